@@ -1,0 +1,43 @@
+"""The names of everything kept in Redis. ``tasks/scripts`` build the same names from :data:`PREFIX`."""
+
+from __future__ import annotations
+
+PREFIX = "inference:"
+
+#: Ids of running requests by claim time (sorted set).
+RUNNING = PREFIX + "running"
+#: Ids of waiting requests by the time their ``--queue-timeout`` ends (sorted set).
+DEADLINES = PREFIX + "deadlines"
+#: Outcomes of finished requests, for whichever API process reads each first (list).
+OUTCOMES = PREFIX + "outcomes"
+#: Live children by the time their registration ends (sorted set).
+CHILDREN = PREFIX + "children"
+#: Name → description of every model that a worker has served (hash).
+MODELS = PREFIX + "models"
+#: Channel on which a place that became free is announced; the payload is the model's name.
+FREED = PREFIX + "freed"
+
+
+def record(request_id: str) -> str:
+    """The request's record (hash)."""
+    return f"{PREFIX}request:{request_id}"
+
+
+def log(request_id: str) -> str:
+    """The request's events (stream; entry ``seq-0``, field ``e``)."""
+    return f"{PREFIX}log:{request_id}"
+
+
+def events(api: str) -> str:
+    """Channel of one API process; a payload is a JSON list of ``[id, event]`` pairs."""
+    return f"{PREFIX}events:{api}"
+
+
+def claims(model: str) -> str:
+    """Times of the latest claims of a model's requests, newest first (list): the drain rate."""
+    return f"{PREFIX}claims:{model}"
+
+
+def child(child_id: str) -> str:
+    """One child's registration (hash with a time to live)."""
+    return f"{PREFIX}child:{child_id}"

@@ -1,0 +1,84 @@
+"""Who serves what: every child with a context registers itself in Redis and keeps that alive.
+
+A child that dies is gone from here after :data:`TTL_S`; nothing waits for it. Times are Redis's clock.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, cast
+
+from tasks import keys
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+#: Seconds between two announcements of a child, and seconds that one counts.
+HEARTBEAT_S = 2.0
+TTL_S = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them in use.
+
+    ``id`` is ``worker/pid``; ``worker`` is Celery's node name.
+    """
+
+    id: str
+    worker: str
+    pid: int
+    model: str
+    n_ctx: int
+    slots: int
+    busy: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that some worker has served; ``created`` is its file's time in Unix seconds."""
+
+    name: str
+    n_ctx: int
+    created: int
+
+
+class Registry:
+    """The children and models known in Redis. Methods raise ``redis.RedisError`` when it can't be reached."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    def announce(self, child: Child) -> None:
+        """Say that a child lives, for the next :data:`TTL_S` seconds."""
+        seconds, _ = cast("tuple[int, int]", self._redis.time())
+        with self._redis.pipeline() as pipe:
+            pipe.set(keys.child(child.id), json.dumps(asdict(child)), ex=TTL_S)
+            pipe.zadd(keys.CHILDREN, {child.id: seconds + TTL_S})
+            pipe.zremrangebyscore(keys.CHILDREN, "-inf", seconds)
+            pipe.execute()
+
+    def withdraw(self, child_id: str) -> None:
+        """Say that a child is going."""
+        with self._redis.pipeline() as pipe:
+            pipe.delete(keys.child(child_id))
+            pipe.zrem(keys.CHILDREN, child_id)
+            pipe.execute()
+
+    def children(self) -> list[Child]:
+        """The children alive, in order of their ids."""
+        ids = cast("list[bytes]", self._redis.zrange(keys.CHILDREN, 0, -1))
+        if not ids:
+            return []
+        found = cast("list[bytes | None]", self._redis.mget([keys.child(i.decode()) for i in ids]))
+        return sorted((Child(**json.loads(raw)) for raw in found if raw), key=lambda child: child.id)
+
+    def add_model(self, model: ServedModel) -> None:
+        """Make a model known; it stays so when its workers go, so that its requests may wait for them."""
+        self._redis.hset(keys.MODELS, model.name, json.dumps(asdict(model)))
+
+    def models(self) -> dict[str, ServedModel]:
+        """Every model known, by name."""
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(keys.MODELS))
+        return {name.decode(): ServedModel(**json.loads(value)) for name, value in raw.items()}

@@ -1,0 +1,84 @@
+local P = 'inference:'
+
+local function now()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) + tonumber(t[2]) / 1e6
+end
+
+local function record_of(id) return P .. 'request:' .. id end
+local function log_of(id) return P .. 'log:' .. id end
+
+-- Append one event to the log, number it, and return it as JSON.
+-- body: the event's JSON without braces and number; end_json: '' unless it is the last.
+local function log_event(id, seq, body, end_json)
+  local event = '{"s":' .. seq .. ',' .. body
+  if end_json ~= '' then event = event .. ',"end":' .. end_json end
+  event = event .. '}'
+  redis.call('XADD', log_of(id), seq .. '-0', 'e', event)
+  redis.call('HSET', record_of(id), 'seq', seq)
+  return event
+end
+
+-- Collect an event for every channel in watch (names separated by spaces).
+local function collect(posts, watch, id, event)
+  for channel in string.gmatch(watch or '', '%S+') do
+    posts[channel] = posts[channel] or {}
+    table.insert(posts[channel], '["' .. id .. '",' .. event .. ']')
+  end
+end
+
+local function publish(posts)
+  for channel, events in pairs(posts) do
+    redis.call('PUBLISH', channel, '[' .. table.concat(events, ',') .. ']')
+  end
+end
+
+-- Take a waiting request's message out of its list. Returns whether a place became free.
+local function unqueue(key)
+  local r = redis.call('HMGET', key, 'list', 'message', 'model')
+  if not r[1] or not r[2] then return false end
+  local removed = redis.call('LREM', r[1], 1, r[2])
+  if removed > 0 then redis.call('PUBLISH', P .. 'freed', r[3]) end
+  return removed > 0
+end
+
+-- Book a request as finished: state, time to live, indexes, and the outcome for the metrics.
+local function settle(id, state, end_json, itl_json, ttl)
+  local key, t = record_of(id), now()
+  local r = redis.call('HMGET', key, 'created', 'model')
+  redis.call('HSET', key, 'state', state, 'finished', string.format('%.6f', t))
+  redis.call('HDEL', key, 'message', 'list')
+  redis.call('EXPIRE', key, ttl)
+  redis.call('EXPIRE', log_of(id), ttl)
+  redis.call('ZREM', P .. 'running', id)
+  redis.call('ZREM', P .. 'deadlines', id)
+  local e2e = (t - tonumber(r[1])) * 1000
+  redis.call('LPUSH', P .. 'outcomes',
+    '{"id":"' .. id .. '","model":' .. cjson.encode(r[2]) .. ',"e2e_ms":' .. string.format('%.3f', e2e)
+    .. ',"end":' .. end_json .. ',"itl_ms":' .. (itl_json ~= '' and itl_json or '[]') .. '}')
+  redis.call('LTRIM', P .. 'outcomes', 0, 9999)
+end
+
+-- End a request from outside its worker, with an error.
+local function finish(id, state, reason, code, message, ttl)
+  local key = record_of(id)
+  local r = redis.call('HMGET', key, 'seq', 'watch', 'tokens', 'prompt_tokens', 'created', 'claimed', 'attempt', 'first')
+  local waited = ((tonumber(r[6]) or now()) - tonumber(r[5])) * 1000
+  local tail = {
+    state = state,
+    finish_reason = reason,
+    error = { code = code, message = message },
+    usage = { prompt_tokens = tonumber(r[4]) or 0, completion_tokens = tonumber(r[3]) or 0 },
+    timings = {
+      queue_ms = waited,
+      predicted_n = tonumber(r[3]) or 0,
+      attempts = tonumber(r[7]) or 0,
+      ttft_ms = r[8] and (tonumber(r[8]) - tonumber(r[5])) * 1000 or 0,
+    },
+  }
+  local end_json = cjson.encode(tail)
+  local posts = {}
+  collect(posts, r[2], id, log_event(id, (tonumber(r[1]) or 0) + 1, '"t":"","k":[]', end_json))
+  publish(posts)
+  settle(id, state, end_json, '', ttl)
+end

@@ -1,0 +1,117 @@
+"""Settings of the broker and the worker. One frozen object per process; ``service.settings`` extends it.
+
+Precedence: command-line options (handed on as variables), then ``INFERENCE_*`` environment variables
+(``REDIS_URL`` as everyone spells it), then the defaults, which suit the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Self
+
+from pydantic import AliasChoices, Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def available_cores() -> int:
+    """Cores that this process may use: its affinity mask, cut by a container's CPU quota (cgroup v2)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """``workers`` children, each decoding ``slots`` sequences with ``threads`` threads."""
+
+    workers: int
+    slots: int
+    threads: int
+
+    @classmethod
+    def suited(cls, cores: int, workers: int = 0, slots: int = 0, threads: int = 0) -> Self:
+        """Fill in what is 0 for ``cores`` cores.
+
+        Small machines get one thread a child, since a child alone on its core never waits at a barrier;
+        larger ones up to four threads a child, so that one request is fast too. 16 slots in all, or two
+        a core where that is more.
+        """
+        if not threads:
+            threads = max(1, cores // workers) if workers else 1 if cores <= 4 else min(4, cores // 4)
+        workers = workers or max(1, cores // threads)
+        return cls(workers, slots or max(4, -(-max(16, 2 * cores) // workers)), threads)
+
+
+class BrokerSettings(BaseSettings):
+    """What the API and the workers must agree on."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="INFERENCE_", frozen=True, extra="ignore", protected_namespaces=(), populate_by_name=True
+    )
+
+    redis_url: str = Field(
+        "redis://127.0.0.1:6379/0",
+        validation_alias=AliasChoices("redis_url", "INFERENCE_REDIS_URL", "REDIS_URL"),
+        description="Redis or Valkey that holds the queue: redis://, rediss:// or sentinel://.",
+    )
+    model: Path | None = Field(None, description="The GGUF file to serve.")
+    model_name: str | None = Field(
+        None, description="The name clients ask for; default: the file's name without .gguf."
+    )
+    queue_limit: int = Field(64, ge=1, description="Requests of a model that may wait.")
+    result_ttl: int = Field(3600, ge=1, description="Seconds that a finished request is kept.")
+    max_attempts: int = Field(3, ge=1, description="Runs of a request whose worker dies, before giving up.")
+
+    @property
+    def served_name(self) -> str | None:
+        """The model's name for clients, or ``None`` when neither a name nor a file is set."""
+        if self.model_name:
+            return self.model_name
+        return None if self.model is None else self.model.name.removesuffix(".gguf")
+
+
+class WorkerSettings(BrokerSettings):
+    """How a worker host runs the model: ``workers`` children × ``slots`` sequences × ``threads``."""
+
+    workers: int = Field(default=0, ge=0, description="Children, each with a context; 0: suits the machine.")
+    slots: int = Field(default=0, ge=0, description="Sequences decoded together in a child; 0: automatic.")
+    threads: int = Field(default=0, ge=0, description="Compute threads of a child; 0: automatic.")
+    n_ctx: int = Field(4096, ge=16, description="Context of one request in tokens, prompt and answer.")
+    n_batch: int = Field(512, ge=32, description="Tokens computed in one step at most.")
+    gpu_layers: int = Field(0, ge=-1, description="Layers kept on the GPU; -1: all.")
+    oversubscribe: bool = Field(False, description="Allow more threads than cores.")
+    drain_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get at shutdown.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, values: dict[str, object]) -> dict[str, object]:
+        return {k: v for k, v in values.items() if v is not None}
+
+    @model_validator(mode="after")
+    def _fits_the_machine(self) -> Self:
+        cores, shape = available_cores(), self.shape
+        if shape.workers * shape.threads > cores and not self.oversubscribe:
+            raise ValueError(
+                f"--workers {shape.workers} x --threads {shape.threads} needs {shape.workers * shape.threads} "
+                f"cores, but {cores} are available, and threads waiting for each other would make it many times "
+                f"slower; the largest that fits is --workers {max(1, cores // shape.threads)} --threads "
+                f"{min(shape.threads, cores)} (--oversubscribe to do it all the same)"
+            )
+        return self
+
+    @property
+    def shape(self) -> Shape:
+        """The children, slots and threads in force, automatic ones worked out for this machine."""
+        return Shape.suited(available_cores(), self.workers, self.slots, self.threads)
+
+
+@lru_cache
+def worker_settings() -> WorkerSettings:
+    """This process's settings, read once. Raises ``pydantic.ValidationError`` naming the setting."""
+    return WorkerSettings()

@@ -1,0 +1,242 @@
+"""The truth about every request, in Redis: its record, its log, its state.
+
+Each step is one Lua script (``tasks/scripts``), so it happens wholly or not at all, whoever dies. Every
+method raises ``redis.RedisError`` when Redis can't be reached; the callers decide what that means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
+
+from tasks import keys
+from tasks.messages import End, ErrorCode, Event, GenerateRequest, State
+
+if TYPE_CHECKING:
+    from redis import Redis
+    from redis.commands.core import Script
+
+#: Seconds a record lives that was written but not yet accepted by the queue.
+NEW_TTL_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a request without its log; times are Redis's clock in Unix seconds."""
+
+    id: str
+    state: State
+    model: str
+    created: float
+    attempt: int
+    seq: int
+    request: GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A child's right to run a request, until a later attempt takes it.
+
+    ``queue_ms``: acceptance to first claim. ``age_ms``: acceptance to this claim. ``first_ms``: acceptance
+    to the first token, if an earlier attempt delivered it. ``seq``: the last event's number.
+    """
+
+    request: GenerateRequest
+    attempt: int
+    queue_ms: float
+    age_ms: float
+    first_ms: float | None
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """What one running request has to deliver at a step; no text, tokens or end asks only whether to go on."""
+
+    id: str
+    attempt: int
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    prompt_tokens: int | None = None
+    end: End | None = None
+    itl_ms: tuple[float, ...] = ()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether there is nothing to write to the log."""
+        return not (self.text or self.tokens or self.end)
+
+
+class RequestStore:
+    """Everything that the API and the workers do to a request in Redis.
+
+    Args:
+        redis: a client with ``decode_responses=False``.
+        result_ttl_s: seconds that a finished request's record and log are kept.
+    """
+
+    def __init__(self, redis: Redis, result_ttl_s: int = 3600) -> None:
+        self.redis = redis
+        self._ttl = result_ttl_s
+
+    # ---- the API's side -------------------------------------------------------------------------
+
+    def create(self, request: GenerateRequest, watch: str, queue_timeout_s: float) -> bool:
+        """Write the record of a request about to be queued; ``False`` when the id is taken.
+
+        ``watch`` is the channel to publish its events on, or empty. Unless the queue accepts the request
+        within :data:`NEW_TTL_S`, the record goes away by itself.
+        """
+        args = [request.id, request.to_json(), request.model, watch, queue_timeout_s, NEW_TTL_S]
+        return bool(self._create(args=args))
+
+    def forget(self, request_id: str) -> None:
+        """Remove the record of a request that the queue refused."""
+        self.redis.delete(keys.record(request_id))
+
+    def fetch(self, request_id: str) -> Record | None:
+        """The record of a request, or ``None`` when there is none (any more)."""
+        raw = cast("dict[bytes, bytes]", self.redis.hgetall(keys.record(request_id)))
+        if b"request" not in raw:
+            return None
+        return Record(
+            id=request_id,
+            state=State(raw[b"state"].decode()),
+            model=raw[b"model"].decode(),
+            created=float(raw[b"created"]),
+            attempt=int(raw[b"attempt"]),
+            seq=int(raw[b"seq"]),
+            request=GenerateRequest.from_json(raw[b"request"]),
+        )
+
+    def watch(self, request_id: str, channel: str) -> State | None:
+        """Have a request's events published on ``channel`` too; its state, or ``None`` when unknown."""
+        state = cast("bytes | None", self._watch(args=[request_id, channel]))
+        return None if state is None else State(state.decode())
+
+    def read_log(self, request_id: str, after: int = 0) -> list[Event]:
+        """The events numbered above ``after``, in order."""
+        entries = cast(
+            "list[tuple[bytes, dict[bytes, bytes]]]",
+            self.redis.xrange(keys.log(request_id), min=f"{after + 1}-0"),
+        )
+        return [Event.from_json(entry[b"e"]) for _, entry in entries]
+
+    def cancel(
+        self,
+        request_id: str,
+        code: ErrorCode = ErrorCode.CANCELLED,
+        message: str = "The request was cancelled.",
+    ) -> State | None:
+        """End a request that isn't over; the state it was in, or ``None`` when unknown.
+
+        A waiting request's place is free at once; a running one's slot within a step.
+        """
+        state = cast("bytes | None", self._cancel(args=[request_id, code.value, message, self._ttl]))
+        return None if state is None else State(state.decode())
+
+    def expire_due(self) -> int:
+        """End the waiting requests whose queue timeout is over; how many."""
+        return cast("int", self._expire(args=[self._ttl]))
+
+    def num_running(self) -> int:
+        """Requests claimed and not over, of all models."""
+        return cast("int", self.redis.zcard(keys.RUNNING))
+
+    def claim_interval_s(self, model: str) -> float | None:
+        """Mean seconds between a model's latest claims, the queue's drain time per place, or ``None``.
+
+        Counted up to now, so that a stalled queue shows.
+        """
+        times = [float(t) for t in cast("list[bytes]", self.redis.lrange(keys.claims(model), 0, -1))]
+        if not times:
+            return None
+        seconds, micros = cast("tuple[int, int]", self.redis.time())
+        return max(0.0, seconds + micros / 1e6 - times[-1]) / len(times)
+
+    # ---- the worker's side ----------------------------------------------------------------------
+
+    def claim(self, request_id: str, child_id: str, max_attempts: int) -> Claim | None:
+        """Take a request to run it; ``None`` when it is over, unknown, expired or out of attempts."""
+        reply = cast("list[Any]", self._claim(args=[request_id, child_id, max_attempts, self._ttl]))
+        if not reply:
+            return None
+        attempt, request, queue_ms, age_ms, first_ms, seq = reply
+        first = float(first_ms)
+        return Claim(
+            request=GenerateRequest.from_json(request),
+            attempt=int(attempt),
+            queue_ms=float(queue_ms),
+            age_ms=float(age_ms),
+            first_ms=None if first < 0 else first,
+            seq=int(seq),
+        )
+
+    def append(self, items: Sequence[Append]) -> list[bool]:
+        """Deliver one step of several requests in one round trip; for each, whether to go on.
+
+        ``False`` means that a later attempt owns the request or that it is over: stop generating it.
+        Nothing of such an item is written.
+        """
+        args: list[Any] = [self._ttl]
+        for item in items:
+            args += _append_args(item)
+        return [bool(verdict) for verdict in cast("list[int]", self._append(args=args))]
+
+    # ---- scripts --------------------------------------------------------------------------------
+
+    @cached_property
+    def _create(self) -> Script:
+        return self._script("create")
+
+    @cached_property
+    def _watch(self) -> Script:
+        return self._script("watch")
+
+    @cached_property
+    def _cancel(self) -> Script:
+        return self._script("cancel")
+
+    @cached_property
+    def _expire(self) -> Script:
+        return self._script("expire")
+
+    @cached_property
+    def _claim(self) -> Script:
+        return self._script("claim")
+
+    @cached_property
+    def _append(self) -> Script:
+        return self._script("append")
+
+    def _script(self, name: str) -> Script:
+        return self.redis.register_script(script_source(name))
+
+
+def script_source(name: str) -> str:
+    """The source of ``tasks/scripts/{name}.lua`` with the common part before it."""
+    folder = files("tasks") / "scripts"
+    return (folder / "common.lua").read_text() + (folder / f"{name}.lua").read_text()
+
+
+def _append_args(item: Append) -> Iterable[Any]:
+    if item.is_silent:
+        return (item.id, item.attempt, "", 0, "", "", "")
+    event = {"t": item.text, "k": item.tokens}
+    return (
+        item.id,
+        item.attempt,
+        _compact(event)[1:-1],
+        len(item.tokens),
+        "" if item.prompt_tokens is None else item.prompt_tokens,
+        "" if item.end is None else _compact({k: v for k, v in asdict(item.end).items() if v is not None}),
+        _compact([round(gap, 3) for gap in item.itl_ms]) if item.itl_ms else "",
+    )
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
