@@ -1,0 +1,85 @@
+"""From a request to the tokens of its prompt; whatever only the model's own file can refuse is refused here."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tasks.messages import ErrorCode, Failure, GenerateRequest
+
+if TYPE_CHECKING:
+    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+    from tasks.engine.model import Model
+
+
+class PromptError(Exception):
+    """The request can't be answered by this model; ``failure`` tells the client why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class PromptBuilder:
+    """Applies the model's chat template and tokenizes. May be used from several threads."""
+
+    def __init__(self, model: Model, n_ctx: int) -> None:
+        self._model = model
+        self._n_ctx = n_ctx
+
+    def build(self, request: GenerateRequest) -> tuple[tuple[int, ...], int]:
+        """The prompt's tokens and how many may be generated.
+
+        Raises :class:`PromptError` when the template refuses the messages or the context is too small.
+        """
+        tokens = self._tokens(request)
+        room = self._n_ctx - len(tokens)
+        if room < 1 or (request.max_tokens or 1) > room:
+            raise PromptError(self._too_long(request, len(tokens), room))
+        return tuple(tokens), request.max_tokens or room
+
+    def _tokens(self, request: GenerateRequest) -> list[int]:
+        model = self._model
+        if request.messages is not None:
+            return model.tokenize(self._render(request), add_special=False)
+        tokens = model.tokenize(request.prompt or "", add_special=model.adds_bos)
+        if not tokens and model.bos >= 0:
+            return [model.bos]
+        if not tokens:
+            raise PromptError(Failure(ErrorCode.INVALID_PROMPT, "The prompt is empty.", "prompt"))
+        return tokens
+
+    def _render(self, request: GenerateRequest) -> str:
+        messages = [{"role": m.role, "content": m.content} for m in request.messages or ()]
+        try:
+            return self._formatter(messages=messages).prompt
+        except Exception as error:
+            # A template is the model file's code and may raise anything; jinja2's sandbox holds it.
+            message = f"The model's chat template refused the messages: {error}"
+            raise PromptError(Failure(ErrorCode.INVALID_PROMPT, message, "messages")) from error
+
+    @cached_property
+    def _formatter(self) -> Jinja2ChatFormatter:
+        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+        model = self._model
+        if model.chat_template is None:
+            message = f"The model {model.path.name} has no chat template; use /v1/completions."
+            raise PromptError(Failure(ErrorCode.INVALID_PROMPT, message, "messages"))
+        return Jinja2ChatFormatter(
+            model.chat_template,
+            eos_token=model.piece(model.eos, special=True).decode(errors="replace") if model.eos >= 0 else "",
+            bos_token=model.piece(model.bos, special=True).decode(errors="replace") if model.bos >= 0 else "",
+        )
+
+    def _too_long(self, request: GenerateRequest, num_tokens: int, room: int) -> Failure:
+        field = "messages" if request.prompt is None else "prompt"
+        if room < 1:
+            message = f"The prompt has {num_tokens} tokens, but the context holds {self._n_ctx} with the answer."
+            return Failure(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, field)
+        message = (
+            f"The context holds {self._n_ctx} tokens; the prompt has {num_tokens}, which leaves {room}, "
+            f"but max_tokens asks for {request.max_tokens}."
+        )
+        return Failure(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, "max_tokens")

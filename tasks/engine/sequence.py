@@ -1,0 +1,111 @@
+"""What the engine is asked for, what it answers, and the state of one sequence in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tasks.engine.text import TextAssembler
+from tasks.messages import Failure, FinishReason, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One generation.
+
+    Attributes:
+        key: names the job in deltas and cancels; unique among those in the engine.
+        prompt: token ids, at least one.
+        max_tokens: tokens to generate at most, those in ``delivered`` counted.
+        delivered: tokens that an earlier attempt generated and the client has; they are computed but not
+            delivered again.
+        deadline: on the engine's clock in seconds, or ``None``.
+    """
+
+    key: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    delivered: tuple[int, ...] = ()
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended, and what it cost; times in milliseconds.
+
+    ``prompt_n`` prompt tokens were computed and ``cache_n`` reused; ``first_ms`` runs from submission to
+    the first new token (``None`` if there was none), ``gaps_ms`` are the gaps between new tokens.
+    """
+
+    reason: FinishReason | None = None
+    error: Failure | None = None
+    prompt_n: int = 0
+    cache_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    first_ms: float | None = None
+    gaps_ms: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step gave one job: maybe some text, maybe tokens, maybe the end."""
+
+    key: str
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    ending: Ending | None = None
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A job that holds a slot. ``tokens`` are all known ones; the first ``computed`` have cells.
+
+    One uncomputed token means that the sequence is decoding, more that its prompt is being prefilled.
+    """
+
+    job: Job
+    slot: int
+    tokens: list[int]
+    assembler: TextAssembler
+    submitted: float
+    admitted: float
+    computed: int = 0
+    cache_n: int = 0
+    num_new: int = 0
+    num_faults: int = 0
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens without cells."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the newest token is to be computed."""
+        return self.remaining == 1 and self.num_new > 0
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens generated in this and earlier attempts."""
+        return self.num_new + len(self.job.delivered)
+
+    def ending(self, reason: FinishReason | None = None, error: Failure | None = None) -> Ending:
+        """The account of this sequence as of now."""
+        prompt_n = len(self.job.prompt) + len(self.job.delivered)
+        first = self.times[0] if self.times else None
+        return Ending(
+            reason=reason,
+            error=error,
+            prompt_n=prompt_n - self.cache_n,
+            cache_n=self.cache_n,
+            prompt_ms=0.0 if first is None else (first - self.admitted) * 1e3,
+            predicted_n=self.num_new,
+            first_ms=None if first is None else (first - self.submitted) * 1e3,
+            gaps_ms=tuple(
+                (b - a) * 1e3 for a, b in zip(self.times, self.times[1:], strict=False)
+            ),
+        )
