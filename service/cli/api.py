@@ -1,0 +1,22 @@
+"""``inference-server api``."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from service.cli.options import SettingsCommand, read_settings, settings_options
+from service.settings import ApiSettings
+from service.supervisor.parts import API_COMMAND
+
+
+@click.command(cls=SettingsCommand)
+@settings_options(ApiSettings)
+def api() -> None:
+    """Run the HTTP API alone, beside workers with the same --redis-url.
+
+    It becomes gunicorn: SIGTERM lets open responses finish for --drain-timeout seconds.
+    """
+    read_settings(ApiSettings)
+    os.execv(API_COMMAND[0], API_COMMAND)  # noqa: S606

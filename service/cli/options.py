@@ -1,0 +1,151 @@
+"""Command-line options made from the settings: each field of a settings class is an option and a variable.
+
+One precedence, kept here: an option given on the command line is put into this process's environment,
+over a variable that is there; the settings are then read from the environment, here and in every child.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic.fields import FieldInfo
+    from pydantic_settings import BaseSettings
+
+S = TypeVar("S", bound="BaseSettings")
+Function = Callable[..., Any]
+
+#: Settings class → its heading; ``--help`` has them in this order.
+_SECTIONS = {
+    "BrokerSettings": "Model and queue",
+    "WorkerSettings": "Worker",
+    "ApiSettings": "API",
+    "LocalSettings": "This machine",
+}
+_METAVARS = {"int": "INTEGER", "float": "NUMBER", "Path": "PATH"}
+
+
+class SettingOption(click.Option):
+    """An option that stands for a field of a settings class; ``section`` heads it in ``--help``."""
+
+    section = ""
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Show the setting's default as it is; click would put a text in brackets of its own."""
+        extra = super().get_help_extra(ctx)
+        if "default" in extra:
+            extra["default"] = extra["default"].strip("()")
+        return extra
+
+
+class SettingsCommand(click.Command):
+    """Lists settings under the headings of their sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options first, then each section."""
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("", *_SECTIONS.values())}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                sections[getattr(parameter, "section", "")].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title or "Options"):
+                    formatter.write_dl(records)
+
+
+def settings_options(
+    *classes: type[BaseSettings], without: Iterable[str] = ()
+) -> Callable[[Function], Function]:
+    """Declare the fields of ``classes`` as options; the command itself never sees their values."""
+    left_out = set(without)
+    names = {name: cls for cls in reversed(classes) for name in cls.model_fields if name not in left_out}
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def wrapper(**values: Any) -> Any:
+            for name in names:
+                _hand_on(name, values.pop(name))
+            return function(**values)
+
+        for name in reversed(names):  # click lists the decorator applied last first
+            _option(name, names[name])(wrapper)
+        return wrapper
+
+    return decorate
+
+
+def read_settings(cls: type[S]) -> S:
+    """The settings of this process. Bad ones end the command with a line that names the option."""
+    from pydantic import ValidationError
+
+    try:
+        return cls()
+    except ValidationError as error:
+        raise click.ClickException(_one_line(error)) from None
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"INFERENCE_{name.upper()}"
+
+
+def _option(name: str, cls: type[BaseSettings]) -> Callable[[Function], Function]:
+    field = cls.model_fields[name]
+    spelled = "--" + name.replace("_", "-")
+    is_flag = field.annotation is bool
+    option = click.option(
+        spelled,
+        cls=SettingOption,
+        envvar=["INFERENCE_REDIS_URL", "REDIS_URL"] if name == "redis_url" else variable(name),
+        show_envvar=True,
+        default=None,
+        help=field.description,
+        show_default=_shown_default(field),
+        **({"is_flag": True} if is_flag else {"metavar": _metavar(field)}),
+    )
+
+    def decorate(function: Function) -> Function:
+        option(function)
+        cast("Any", function).__click_params__[-1].section = _section(cls, name)
+        return function
+
+    return decorate
+
+
+def _hand_on(name: str, value: object) -> None:
+    if value is None:
+        return
+    os.environ[variable(name)] = str(value)
+    if name == "redis_url":
+        os.environ["REDIS_URL"] = str(value)
+
+
+def _section(cls: type[BaseSettings], name: str) -> str:
+    """The heading is that of the class which declares the field first."""
+    owner = next(base for base in reversed(cls.__mro__) if name in getattr(base, "model_fields", {}))
+    return _SECTIONS[owner.__name__]
+
+
+def _shown_default(field: FieldInfo) -> str | bool:
+    has_plain = field.default_factory is None and field.default is not None and field.annotation is not bool
+    return str(field.default) if has_plain else False
+
+
+def _metavar(field: FieldInfo) -> str:
+    annotation = str(getattr(field.annotation, "__name__", field.annotation))
+    return next((shown for name, shown in _METAVARS.items() if name in annotation), "TEXT")
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    told = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return told
+    name = str(first["loc"][0]).lower().removeprefix("inference_")
+    return f"--{name.replace('_', '-')}: {told[0].lower()}{told[1:]}, not {first['input']!r}"

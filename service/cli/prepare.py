@@ -1,0 +1,71 @@
+"""What is settled before a model is served: which file, whether it is good, the context that it bears."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from service import models
+from service.cli.options import variable
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A GGUF file that llama.cpp accepts. ``n_ctx_train`` in tokens, ``size_bytes`` on disk."""
+
+    path: Path
+    n_ctx_train: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.path.name.removesuffix('.gguf')} ({self.size_bytes / 1e6:.0f} MB)"
+
+
+def prepare_model() -> ModelFile:
+    """Check the model of this process's environment and complete the environment for the parts.
+
+    The path becomes absolute; a context that nobody chose is cut to what the model was trained for.
+    """
+    path = Path(os.environ.get(variable("model")) or _fetched()).absolute()
+    told = _inspect(path)
+    model = ModelFile(path, int(told["n_ctx_train"]), int(told["size_bytes"]))
+    os.environ[variable("model")] = str(path)
+    _fit_context(model.n_ctx_train)
+    return model
+
+
+def _fetched() -> Path:
+    path = models.default_model()
+    if not path.is_file():
+        raise click.ClickException(
+            f"No model at {path}: run `inference-server model fetch`, or pass --model FILE.gguf."
+        )
+    return path
+
+
+def _inspect(path: Path) -> dict[str, Any]:
+    """In a process of its own: native code that meets a bad file must not take this one along."""
+    command = [sys.executable, "-m", "tasks.engine.inspect", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    lines = done.stderr.strip().splitlines()
+    raise click.ClickException(lines[-1] if lines else f"{path} can't be read as a model: {done.returncode}.")
+
+
+def _fit_context(n_ctx_train: int) -> None:
+    from tasks.settings import WorkerSettings
+
+    name = variable("n_ctx")
+    default = WorkerSettings.model_fields["n_ctx"].default
+    if name not in os.environ:
+        os.environ[name] = str(min(default, n_ctx_train))
+    elif os.environ[name].isdigit() and int(os.environ[name]) > n_ctx_train:
+        click.echo(f"Warning: --n-ctx is over the {n_ctx_train} that the model was trained for.", err=True)

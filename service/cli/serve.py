@@ -1,0 +1,72 @@
+"""``inference-server serve``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from service.cli.options import SettingsCommand, read_settings, settings_options
+from service.cli.prepare import prepare_model
+from service.settings import ApiSettings
+from service.supervisor.errors import ServiceError
+from service.supervisor.local import running
+from service.supervisor.parts import Plan
+from service.supervisor.probe import local_url, require_free
+from service.supervisor.settings import LocalSettings
+from service.supervisor.signals import STOPPING, Signals
+from tasks.settings import WorkerSettings
+
+
+@click.command(cls=SettingsCommand)
+@settings_options(WorkerSettings, ApiSettings, LocalSettings)
+@click.option("--verbose", "-v", is_flag=True, help="Show what the parts log here too.")
+def serve(verbose: bool) -> None:
+    """Run everything on this machine: queue, worker and API.
+
+    Without --redis-url a Valkey is embedded, on loopback, with its data under --state-dir. Ctrl-C ends it
+    all when the answers in progress are done; a second Ctrl-C ends it at once.
+    """
+    try:
+        with Signals(STOPPING) as signals:
+            _serve(signals, verbose)
+    except ServiceError as error:
+        raise click.ClickException(str(error)) from error
+    if signals.num_stops > 1:
+        sys.exit(130)
+
+
+def _serve(signals: Signals, verbose: bool) -> None:
+    plan = _plan()
+    with running(plan, signals, click.echo, _show if verbose else None) as supervisor:
+        if not signals.num_stops:
+            click.echo(f"Ready on {plan.url} - Ctrl-C ends it")
+        supervisor.watch()
+        click.echo(
+            f"Ending; answers in progress get {plan.drain_timeout_s:g} s. Ctrl-C again ends it at once."
+        )
+    click.echo("Ended.")
+
+
+def _plan() -> Plan:
+    """Everything that can be refused is refused here, before anything starts."""
+    local, api, worker = (
+        read_settings(LocalSettings),
+        read_settings(ApiSettings),
+        read_settings(WorkerSettings),
+    )
+    require_free(api.host, api.port)
+    model = prepare_model()
+    return Plan(
+        state=local.state_dir.absolute(),
+        env=dict(os.environ),
+        url=local_url(api.host, api.port),
+        model=str(model),
+        drain_timeout_s=worker.drain_timeout,
+        redis_url=os.environ.get("INFERENCE_REDIS_URL") or os.environ.get("REDIS_URL"),
+    )
+
+
+def _show(part: str, line: str) -> None:
+    click.echo(f"{part:>6} | {line}", err=True)

@@ -1,0 +1,77 @@
+"""One running part."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from service.supervisor.part import Part
+
+if TYPE_CHECKING:
+    from service.supervisor.keeper_link import KeeperLink
+    from service.supervisor.signals import Signals
+
+
+class Child:
+    """A part's process and, as its process group, everything that the part starts itself.
+
+    Raises:
+        OSError: the program can't be started.
+    """
+
+    def __init__(self, part: Part, keeper: KeeperLink) -> None:
+        self.part = part
+        self._keeper = keeper
+        self._is_gone = False
+        with part.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                part.command,
+                env=dict(part.env),
+                cwd=part.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        keeper.guard(self._process.pid)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the part's own process lives."""
+        return self._process.poll() is None
+
+    def death(self) -> str:
+        """How an ended part ended, in words."""
+        code = self._process.returncode
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"{self.part.name} ended ({how})"
+
+    def last_lines(self, count: int = 15) -> str:
+        """The end of what this process wrote."""
+        with self.part.log.open("rb") as log:
+            log.seek(self._log_start)
+            return b"\n".join(log.read().splitlines()[-count:]).decode(errors="replace")
+
+    def stop(self, signals: Signals) -> None:
+        """SIGTERM; SIGKILL after the part's time, or when the user asks a second time."""
+        deadline = time.monotonic() + self.part.stop_timeout_s
+        if self.is_running:
+            self._process.terminate()
+        while self.is_running and signals.num_stops < 2 and time.monotonic() < deadline:
+            signals.wait(deadline - time.monotonic())
+        self.kill()
+
+    def kill(self) -> None:
+        """End the whole group now, whether or not its leader lives; then forget it."""
+        if self._is_gone:  # by now its number may be another's
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._is_gone = True
+        self._keeper.release(self._process.pid)

@@ -1,0 +1,5 @@
+"""Why a service on one machine can't start or go on."""
+
+
+class ServiceError(Exception):
+    """The text says what happened and what to do."""

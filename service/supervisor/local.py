@@ -1,0 +1,46 @@
+"""The whole service on one machine, as a context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from service.supervisor.follow import Follower
+from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.part import Part
+from service.supervisor.parts import Plan, parts
+from service.supervisor.signals import Signals
+from service.supervisor.state import locked
+from service.supervisor.supervisor import Supervisor
+
+Show = Callable[[str, str], None]
+
+
+@contextmanager
+def running(
+    plan: Plan, signals: Signals, tell: Callable[[str], None], show: Show | None = None
+) -> Iterator[Supervisor]:
+    """Everything in ``plan`` runs inside the context, and nothing of it after.
+
+    ``tell`` hears what goes on; ``show``, when given, each line that a part logs.
+
+    Raises:
+        ServiceError: the state is another's, or a part can't start or go on.
+    """
+    with locked(plan.state) as lock:
+        chosen = parts(plan)
+        for part in chosen:
+            _rotate(part)
+        keeper = KeeperLink(lock)
+        try:
+            follower = None if show is None else Follower([part.log for part in chosen], show)
+            with Supervisor(chosen, signals, keeper, tell, follower) as supervisor:
+                yield supervisor
+        finally:
+            keeper.close()
+
+
+def _rotate(part: Part) -> None:
+    """Each run has its own log; the one before is kept."""
+    if part.log.exists():
+        part.log.replace(part.log.with_suffix(".log.1"))

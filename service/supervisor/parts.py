@@ -1,0 +1,95 @@
+"""The three parts of the service, as programs to run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.supervisor import valkey
+from service.supervisor.part import Part
+from service.supervisor.probe import answers_200
+
+#: Seconds a part gets to end by itself when its drain is over, before SIGKILL.
+_MARGIN_S = 10.0
+
+WORKER_COMMAND = (sys.executable, "-m", "celery", "-A", "tasks", "worker")
+API_COMMAND = (
+    sys.executable,
+    "-m",
+    "gunicorn",
+    "-c",
+    "python:service.gunicorn_config",
+    "service.app:create_app()",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is decided before anything starts.
+
+    ``env`` holds the settings as variables. Without ``redis_url`` a Valkey is embedded.
+    """
+
+    state: Path
+    env: Mapping[str, str]
+    url: str
+    model: str
+    drain_timeout_s: float
+    redis_url: str | None = None
+
+
+def parts(plan: Plan) -> list[Part]:
+    """In the order to start them. Raises ``ServiceError`` where no Valkey can be embedded."""
+    embedded, url = ([], plan.redis_url) if plan.redis_url else _valkey(plan)
+    env = {**plan.env, "REDIS_URL": url, "INFERENCE_REDIS_URL": url, "PYTHONUNBUFFERED": "1"}
+    return [*embedded, _worker(plan, env), _api(plan, env)]
+
+
+def log_path(state: Path, name: str) -> Path:
+    """The log of a part; the last run's is kept beside it."""
+    folder = state / "logs"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{name}.log"
+
+
+def _valkey(plan: Plan) -> tuple[list[Part], str]:
+    conf, url = valkey.configure(plan.state)
+    part = Part(
+        name="Valkey",
+        command=(str(valkey.binary()), str(conf)),
+        env=os.environ,
+        cwd=plan.state,
+        log=log_path(plan.state, "valkey"),
+        stop_timeout_s=_MARGIN_S,
+        told="Starting Valkey",
+        is_ready=valkey.answers(url),
+    )
+    return [part], url
+
+
+def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
+    return Part(
+        name="worker",
+        command=WORKER_COMMAND,
+        env=env,
+        cwd=plan.state,
+        log=log_path(plan.state, "worker"),
+        stop_timeout_s=plan.drain_timeout_s + _MARGIN_S,
+        told=f"Loading {plan.model}",
+    )
+
+
+def _api(plan: Plan, env: Mapping[str, str]) -> Part:
+    return Part(
+        name="API",
+        command=API_COMMAND,
+        env=env,
+        cwd=plan.state,
+        log=log_path(plan.state, "api"),
+        stop_timeout_s=plan.drain_timeout_s + _MARGIN_S,
+        told="Starting the API",
+        is_ready=answers_200(f"{plan.url}/readyz"),
+    )

@@ -1,0 +1,44 @@
+"""Looks at a service from outside."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from service.supervisor.errors import ServiceError
+
+
+def answers_200(url: str) -> Callable[[], bool]:
+    """A probe: whether a GET of ``url`` has the status 200."""
+    parts = urlsplit(url)
+
+    def probe() -> bool:
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=2)
+        try:
+            connection.request("GET", parts.path)
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    return probe
+
+
+def require_free(host: str, port: int) -> None:
+    """Raise ``ServiceError`` unless a server can listen on ``host`` and ``port``."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ServiceError(
+            f"Can't listen on {host}, port {port} ({error.strerror}); pass another --host or --port."
+        ) from error
+
+
+def local_url(host: str, port: int) -> str:
+    """The URL of a server that listens on ``host``, as this machine reaches it."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"

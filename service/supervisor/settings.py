@@ -1,0 +1,20 @@
+"""Settings of a service that runs on one machine, beside those of its parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platformdirs import user_state_path
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class LocalSettings(BaseSettings):
+    """Where the service keeps its queue, its logs and its lock."""
+
+    model_config = SettingsConfigDict(env_prefix="INFERENCE_", frozen=True, extra="ignore")
+
+    state_dir: Path = Field(
+        default_factory=lambda: user_state_path("inference-server"),
+        description="Folder of the embedded Valkey's data, of logs and a lock; default: in XDG's state home.",
+    )

@@ -1,0 +1,129 @@
+"""Starts parts in order, keeps them running, ends them in reverse order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from service.supervisor.backoff import Backoff
+from service.supervisor.child import Child
+from service.supervisor.errors import ServiceError
+from service.supervisor.follow import Follower
+from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.part import Part
+from service.supervisor.signals import Signals
+
+#: Seconds between two looks: at a part that starts, at logs that are followed, and when all is well.
+_POLL_S, _FOLLOW_S, _IDLE_S = 0.05, 0.2, 60.0
+
+
+class Supervisor:
+    """A context: the parts run inside it. Entering returns when all are ready, or when asked to stop.
+
+    Args:
+        parts: in the order to start them.
+        signals: open; its ``num_stops`` asks for an orderly end, and at two for an end at once.
+        keeper: ends the parts should this process be killed.
+        tell: hears what goes on, for a person.
+        follower: shows what the parts log, if that is wanted.
+
+    Raises:
+        ServiceError: a part can't start, or died too often.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        signals: Signals,
+        keeper: KeeperLink,
+        tell: Callable[[str], None],
+        follower: Follower | None = None,
+    ) -> None:
+        self._parts = parts
+        self._signals = signals
+        self._keeper = keeper
+        self._tell = tell
+        self._follower = follower
+        self._children: dict[str, Child] = {}
+        self._backoffs = {part.name: Backoff() for part in parts}
+        self._due: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for part in self._parts:
+                self._tell(part.told)
+                self._start(part)
+                self._wait_until_ready(part)
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def watch(self) -> None:
+        """Restart what dies, until asked to stop."""
+        while not self._signals.num_stops:
+            self._plan_restarts()
+            self._restart_due()
+            self._signals.wait(self._until_next())
+            self._follow()
+
+    def _start(self, part: Part) -> None:
+        try:
+            self._children[part.name] = Child(part, self._keeper)
+        except OSError as error:
+            raise ServiceError(f"Can't start the {part.name}: {error}.") from error
+
+    def _wait_until_ready(self, part: Part) -> None:
+        while not (self._signals.num_stops or part.is_ready()):
+            for child in self._children.values():
+                if not child.is_running:
+                    raise ServiceError(f"The {child.death()} while starting:\n{child.last_lines()}")
+            self._signals.wait(_POLL_S)
+            self._follow()
+
+    def _plan_restarts(self) -> None:
+        now = time.monotonic()
+        for name, child in self._children.items():
+            if child.is_running or name in self._due:
+                continue
+            child.kill()  # what it may have left behind holds its port, or its memory
+            delay = self._backoffs[name].delay_after_death(now)
+            if delay is None:
+                raise ServiceError(f"The {child.death()} too often:\n{child.last_lines()}")
+            self._tell(f"The {child.death()}; starting it again.")
+            self._due[name] = now + delay
+
+    def _restart_due(self) -> None:
+        for part in self._parts:
+            if part.name in self._due and self._due[part.name] <= time.monotonic():
+                del self._due[part.name]
+                self._start(part)
+
+    def _until_next(self) -> float:
+        now = time.monotonic()
+        idle_s = _IDLE_S if self._follower is None else _FOLLOW_S
+        return min([idle_s, *(due - now for due in self._due.values())])
+
+    def _follow(self) -> None:
+        if self._follower is not None:
+            self._follower.poll()
+
+    def _stop(self) -> None:
+        try:
+            for part in reversed(self._parts):
+                if part.name in self._children:
+                    self._children[part.name].stop(self._signals)
+                self._follow()
+        finally:
+            for child in self._children.values():
+                child.kill()

