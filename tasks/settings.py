@@ -87,6 +87,11 @@ class WorkerSettings(BrokerSettings):
     gpu_layers: int = Field(0, ge=-1, description="Layers kept on the GPU; -1: all.")
     oversubscribe: bool = Field(False, description="Allow more threads than cores.")
     drain_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get at shutdown.")
+    lease: float = Field(
+        10.0,
+        ge=1,
+        description="Seconds after which a dead worker's requests run elsewhere; same on every host.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -2,7 +2,8 @@
 -- Returns the state it was in before, or nil when there is no such request.
 local id, key = ARGV[1], record_of(ARGV[1])
 local state = redis.call('HGET', key, 'state')
-if state == 'queued' then unqueue(key) end
+-- A running one waits in its list again when its worker was lost.
+if state == 'queued' or state == 'running' then unqueue(key) end
 if state == 'new' or state == 'queued' or state == 'running' then
   finish(id, 'cancelled', 'cancelled', ARGV[2], ARGV[3], ARGV[4])
 end

@@ -7,8 +7,8 @@ local key, t = record_of(id), now()
 local r = redis.call('HMGET', key, 'state', 'attempt', 'request', 'created', 'claimed', 'first', 'seq', 'model', 'queue_timeout')
 local state, attempt, created = r[1], tonumber(r[2]), tonumber(r[4])
 if state ~= 'queued' and state ~= 'running' then return {} end
+redis.call('PUBLISH', P .. 'freed', r[8])
 if state == 'queued' then
-  redis.call('PUBLISH', P .. 'freed', r[8])
   if t > created + tonumber(r[9]) then
     finish(id, 'expired', nil, 'queue_timeout', 'The request waited longer than its queue timeout of ' .. r[9] .. ' s and was not generated; retry later or raise --queue-timeout.', ttl)
     return {}

@@ -1,0 +1,123 @@
+"""The Celery application: for workers (``celery -A tasks worker``), and for the API, which only publishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+
+from tasks.messages import queue_name
+from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
+from tasks.steps import Drain, Leases
+from tasks.transport import UNACKED_OPTIONS, Broker
+
+#: Seconds until a command or a connection attempt that Redis does not answer is given up. A publish is tried
+#: twice.
+SOCKET_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 2.0
+#: Seconds between two looks for the requests of dead workers.
+SWEEP_INTERVAL_S = 1.0
+#: Connections that publish at the same time in one API process.
+NUM_PUBLISHERS = 16
+LOG_FORMAT = "%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s"
+
+
+class App(Celery):  # type: ignore[misc]
+    """A Celery application that knows the settings it was built from."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        super().__init__("tasks", set_as_current=isinstance(settings, WorkerSettings))
+        self.settings = settings
+
+
+def create_app(settings: BrokerSettings) -> App:
+    """Build the application: one that only publishes, or with ``WorkerSettings`` one that also consumes.
+
+    Raises ``ValueError`` when the Redis URL is of no known kind, or a worker has no model.
+    """
+    app = App(settings)
+    broker = Broker.at(settings.redis_url)
+    app.conf.update(
+        broker_url=broker.url,
+        broker_transport_options={**broker.options, **_transport_options(settings)},
+        **_shared_options(),
+    )
+    if isinstance(settings, WorkerSettings):
+        app.conf.update(_worker_options(settings))
+        app.steps["worker"].update((Leases, Drain))
+    return app
+
+
+def _transport_options(settings: BrokerSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        **UNACKED_OPTIONS,
+        "queue_limit": settings.queue_limit,
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+        # Look for overdue leases at every sweep, not at every tenth.
+        "unacked_restore_interval": SWEEP_INTERVAL_S,
+        "unacked_restore_throttle": 1,
+    }
+    if isinstance(settings, WorkerSettings):
+        options["visibility_timeout"] = settings.lease
+    return options
+
+
+def _shared_options() -> dict[str, Any]:
+    return {
+        # Anyone who can write to the broker could run code in a worker that accepts pickle.
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        # Results are streamed and kept by tasks.store.
+        "result_backend": None,
+        "task_ignore_result": True,
+        "broker_pool_limit": NUM_PUBLISHERS,
+        "broker_connection_timeout": CONNECT_TIMEOUT_S,
+        "task_publish_retry": True,
+        "task_publish_retry_policy": {
+            "max_retries": 1,
+            "interval_start": 0.1,
+            "interval_step": 0.1,
+            "interval_max": 0.1,
+        },
+    }
+
+
+def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
+    if settings.served_name is None:
+        raise ValueError("a worker needs a model to serve: set --model or INFERENCE_MODEL to a GGUF file")
+    shape = settings.shape
+    return {
+        "imports": ("tasks.generate",),
+        "task_default_queue": queue_name(settings.served_name),
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "worker_pool": "tasks.pool:TaskPool",
+        "worker_concurrency": shape.workers * shape.slots,
+        # No more messages than slots, counting those that still run from before a reconnect. Celery's
+        # own allowance for these only ever grows back task by task.
+        "worker_prefetch_multiplier": 1,
+        "worker_disable_prefetch": True,
+        "worker_enable_prefetch_count_reduction": False,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        # A child that takes long to make its context would otherwise be killed, again and again.
+        "worker_proc_alive_timeout": 600,
+        # Not Celery's soft shutdown: it sleeps in the signal handler, so that leases run out, and always
+        # for the whole time. tasks.steps drains instead.
+        "worker_soft_shutdown_timeout": 0.0,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "worker_log_format": LOG_FORMAT,
+        "worker_task_log_format": LOG_FORMAT,
+    }
+
+
+def __getattr__(name: str) -> Any:
+    # Built when Celery asks for it, so that the API can import create_app without being a worker.
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = app = create_app(worker_settings())
+    return app

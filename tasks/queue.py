@@ -1,0 +1,101 @@
+"""The API's way into the queue: publish below the cap, or be told that it is full."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from celery import Celery
+
+from tasks.messages import TASK_NAME, GenerateRequest, queue_name
+from tasks.store import RequestStore
+from tasks.transport import QueueFull
+
+__all__ = ["QueueFull", "RequestQueue"]
+
+#: kombu's lists of one queue: the plain name, then the name, this separator and the priority.
+PRIORITY_LISTS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
+#: Seconds that a publish waits for a free connection.
+ACQUIRE_TIMEOUT_S = 5.0
+#: Seconds to wait, at most, that a refused client is told.
+MAX_RETRY_AFTER_S = 300
+
+
+class RequestQueue:
+    """The waiting requests of every model.
+
+    Args:
+        app: built by :func:`tasks.celery.create_app`.
+        store: where the requests' records are.
+        limit: requests of a model that may wait; the app's ``queue_limit``.
+    """
+
+    def __init__(self, app: Celery, store: RequestStore, limit: int) -> None:
+        self._app = app
+        self._store = store
+        self._limit = limit
+
+    def submit(self, request: GenerateRequest, watch: str, queue_timeout_s: float) -> None:
+        """Queue a request, once however often it is called with the same id.
+
+        Args:
+            request: its id is the idempotency key.
+            watch: the channel its events are published on, or empty.
+            queue_timeout_s: seconds that it may wait.
+
+        Raises:
+            QueueFull: nothing was queued and nothing is kept.
+            kombu.exceptions.OperationalError: Redis did not answer in a few seconds; the request may have
+                been queued all the same, so submit it again under the same id.
+            redis.RedisError: likewise.
+            kombu.exceptions.LimitExceeded: no connection was free for :data:`ACQUIRE_TIMEOUT_S` seconds.
+        """
+        is_new = self._store.create(request, watch, queue_timeout_s)
+        try:
+            if is_new:
+                self._look(request.model)
+            self._publish(request)
+        except QueueFull:
+            if is_new:
+                self._store.forget(request.id)
+            raise
+
+    def waiting(self, model: str) -> int:
+        """Requests of a model that wait for a slot."""
+        with self._store.redis.pipeline(transaction=False) as pipe:
+            for suffix in PRIORITY_LISTS:
+                pipe.llen(queue_name(model) + suffix)
+            return sum(cast("list[int]", pipe.execute()))
+
+    def retry_after_s(self, model: str) -> int:
+        """Whole seconds until a place is likely to be free, at least 1."""
+        interval = self._store.claim_interval_s(model)
+        return max(1, min(MAX_RETRY_AFTER_S, math.ceil(interval or 1.0)))
+
+    def _look(self, model: str) -> None:
+        # Spares the publisher's part of a refusal; the push checks again, atomically.
+        waiting = self.waiting(model)
+        if waiting >= self._limit:
+            raise QueueFull(waiting, self._limit)
+
+    def _publish(self, request: GenerateRequest) -> None:
+        refusal = None
+        with self._app.producer_pool.acquire(block=True, timeout=ACQUIRE_TIMEOUT_S) as producer:
+            try:
+                self._send(request, producer)
+            except QueueFull as exc:
+                # Kept from leaving the block, which would close a connection that has no fault.
+                refusal = exc
+        if refusal is not None:
+            raise refusal
+
+    def _send(self, request: GenerateRequest, producer: Any) -> None:
+        self._app.send_task(
+            TASK_NAME,
+            args=[request.id],
+            task_id=request.id,
+            queue=queue_name(request.model),
+            priority=request.priority.celery,
+            ignore_result=True,
+            producer=producer,
+        )

@@ -1,0 +1,147 @@
+"""What a worker does besides running tasks: renew its leases, and drain when it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from celery import bootsteps, platforms, signals
+from celery.concurrency.prefork import TaskPool as ForkingPool
+from celery.utils.timer2 import Timer
+from celery.worker import state
+from redis import RedisError
+
+from tasks.store import script_source
+from tasks.transport import UNACKED_OPTIONS, connect
+
+logger = logging.getLogger(__name__)
+
+#: Renewals during one lease: two may fail before it runs out.
+RENEWALS_PER_LEASE = 3
+
+
+class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Renews the leases of the messages that this worker answers for.
+
+    With forked children the timer is the event loop's, so that a worker whose loop hangs loses its
+    leases, as it should; Celery goes on firing it while the pool drains. The other pools block that loop
+    for the length of a task or of the drain, so they get a thread.
+    """
+
+    requires = ("celery.worker.components:Timer", "celery.worker.components:Pool")
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._lease = worker.app.settings.lease
+        self._thread: Timer | None = None
+
+    def start(self, worker: Any) -> None:
+        """Begin to renew."""
+        # Bounded, since it runs in the event loop.
+        timeout = self._lease / RENEWALS_PER_LEASE
+        redis = connect(worker.app.settings.redis_url, socket_timeout=timeout, socket_connect_timeout=timeout)
+        self._renew = redis.register_script(script_source("renew"))
+        if not isinstance(worker.pool, ForkingPool):
+            self._thread = Timer()
+            self._thread.start()
+        timer = self._thread or worker.timer
+        timer.call_repeatedly(self._lease / RENEWALS_PER_LEASE, self.renew)
+
+    def stop(self, worker: Any) -> None:
+        """Nothing: leases are renewed until the process ends, since the pool drains after this."""
+
+    def renew(self) -> None:
+        """Renew once."""
+        tags = [request.message.delivery_tag for request in held_requests()]
+        if not tags:
+            return
+        try:
+            num_held = int(self._renew(args=[UNACKED_OPTIONS["unacked_index_key"], *tags]))
+        except RedisError as exc:
+            # Not raised: the event loop would take it for a lost broker connection.
+            logger.warning("Could not renew %d leases, will try again: %s", len(tags), exc)
+        else:
+            if num_held < len(tags):
+                logger.warning("%d of %d leases were lost to another worker", len(tags) - num_held, len(tags))
+
+
+class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
+    """SIGTERM, SIGINT or SIGQUIT: take no more requests and let the running ones finish, for a bounded time.
+
+    After ``drain_timeout`` seconds, or at a second signal, the rest is put back at the head of the line. The
+    worker ends with status 0 either way.
+    """
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._worker = worker
+
+    def start(self, worker: Any) -> None:
+        """Take over the signals from Celery."""
+        for name in ("SIGTERM", "SIGINT", "SIGQUIT"):
+            platforms.signals[name] = self._on_signal
+
+    def stop(self, worker: Any) -> None:
+        """Nothing: the pool stops after this, and the time goes on until it has."""
+
+    def close(self, worker: Any) -> None:
+        """The worker is stopping: its time runs from here."""
+        timeout = worker.app.settings.drain_timeout
+        logger.info("Stopping; %d requests have %g s to finish", len(held_requests()), timeout)
+        deadline = threading.Timer(timeout, self._give_up)
+        deadline.daemon = True
+        deadline.start()
+
+    def _on_signal(self, signum: int, frame: Any) -> None:
+        if state.should_stop is not None:
+            self._give_up()
+            return
+        name = signal.Signals(signum).name
+        signals.worker_shutting_down.send(sender=self._worker.hostname, sig=name, how="Warm", exitcode=0)
+        state.should_stop = platforms.EX_OK
+
+    def _give_up(self) -> None:
+        """End what still runs, which puts it back at the head of the line."""
+        held = held_requests()
+        if not held:
+            return
+        logger.warning("%d requests did not finish in time and are put back", len(held))
+        if isinstance(self._worker.pool, ForkingPool):
+            _kill_children(self._worker.pool)
+        else:
+            # Threads can't be ended, so the process is.
+            _put_back(held)
+            os._exit(platforms.EX_OK)
+
+
+def held_requests() -> list[Any]:
+    """The requests that this worker answers for: waiting for a slot, or running."""
+    return list(_snapshot(state.reserved_requests) | _snapshot(state.active_requests))
+
+
+def _snapshot(requests: Iterable[Any]) -> set[Any]:
+    while True:
+        try:
+            return set(requests)
+        except RuntimeError:  # another thread added one meanwhile
+            continue
+
+
+def _kill_children(pool: Any) -> None:
+    # The lost children's requests are put back by Celery (task_reject_on_worker_lost).
+    for child in list(pool._pool._pool if pool._pool else ()):
+        try:
+            os.kill(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def _put_back(requests: Iterable[Any]) -> None:
+    for request in requests:
+        request.message.reject_log_error(logger, (RedisError,), requeue=True)

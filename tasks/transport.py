@@ -1,0 +1,346 @@
+"""kombu's Redis transport, with a capped queue and leases.
+
+What it changes, for queues named ``inference.*`` only where a queue is concerned:
+
+- a push is refused atomically above ``queue_limit``, and is idempotent per request (:class:`QueueFull`);
+- a reserved message is leased to its worker, by Redis's clock, and runs elsewhere soon after the worker's
+  death (``visibility_timeout`` is the lease; :mod:`tasks.steps` renews it);
+- a dropped connection puts nothing back, since the children still run it;
+- what is put back goes to the head of the line, with a new delivery tag, so that a worker which lost its
+  lease can't acknowledge the next delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from queue import Empty
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport import redis as kombu_redis
+from kombu.utils.json import dumps, loads
+from kombu.utils.uuid import uuid
+from redis import Redis
+from redis.sentinel import Sentinel
+
+from tasks.keys import PREFIX
+from tasks.store import script_source
+
+if TYPE_CHECKING:
+    from redis.commands.core import Script
+
+#: Only messages to these queues are capped.
+QUEUE_PREFIX = "inference."
+#: Overdue leases looked at in one sweep.
+SWEEP_BATCH = 100
+#: Where kombu keeps what is reserved; names of our own, so that another Celery application in the same
+#: database never meets it.
+UNACKED_OPTIONS = {
+    "unacked_key": PREFIX + "unacked",
+    "unacked_index_key": PREFIX + "leases",
+    "unacked_mutex_key": PREFIX + "unacked_mutex",
+}
+
+TRANSPORT_ALIASES.update(
+    {
+        "inference-redis": "tasks.transport:Transport",
+        "inference-rediss": "tasks.transport:Transport",
+        "inference-sentinel": "tasks.transport:SentinelTransport",
+    }
+)
+
+
+class QueueFull(Exception):  # noqa: N818 - the name that the standard library uses for this
+    """The queue holds as many waiting requests as it may; try again later.
+
+    Deliberately no ``OSError``: those are retried by the publisher.
+
+    Attributes:
+        waiting: requests waiting when it was refused.
+        limit: requests that may wait.
+    """
+
+    def __init__(self, waiting: int, limit: int) -> None:
+        super().__init__(f"The queue is full: {waiting} requests wait and {limit} may; retry later.")
+        self.waiting = waiting
+        self.limit = limit
+
+
+# ---- where Redis is -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What kombu needs to reach the Redis that ``redis_url`` names: a URL of ours and transport options."""
+
+    url: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, redis_url: str) -> Broker:
+        """Translate a ``redis://``, ``rediss://`` or ``sentinel://`` URL. Raises ``ValueError`` on others."""
+        scheme = _scheme(redis_url)
+        if scheme == "sentinel":
+            place = _SentinelPlace.parse(redis_url)
+            options = {"sentinels": place.hosts, "master_name": place.master}
+            return cls(f"inference-sentinel{place.first.removeprefix('sentinel')}", options)
+        if scheme == "rediss":
+            return cls("inference-" + _verified(redis_url))
+        return cls("inference-" + redis_url)
+
+
+def connect(redis_url: str, **options: Any) -> Redis:
+    """A client of the Redis that ``redis_url`` names.
+
+    Args:
+        redis_url: ``redis://``, ``rediss://`` or ``sentinel://``, as in the settings.
+        options: redis-py's, for example ``socket_timeout`` in seconds.
+    """
+    if _scheme(redis_url) != "sentinel":
+        return Redis.from_url(redis_url, **options)
+    place = _SentinelPlace.parse(redis_url)
+    manager = Sentinel(place.hosts, **place.credentials, **options)  # type: ignore[no-untyped-call]
+    return cast("Redis", manager.master_for(place.master, db=place.db))  # type: ignore[no-untyped-call]
+
+
+def _scheme(redis_url: str) -> str:
+    scheme = urlsplit(redis_url).scheme
+    if scheme not in ("redis", "rediss", "sentinel"):
+        raise ValueError(f"redis_url must begin with redis://, rediss:// or sentinel://, not {scheme!r}")
+    return scheme
+
+
+def _verified(url: str) -> str:
+    """Ask for the certificate to be verified unless the URL says otherwise; kombu's default is not to."""
+    parts = urlsplit(url)
+    query = {"ssl_cert_reqs": "required", **dict(parse_qsl(parts.query))}
+    return parts._replace(query=urlencode(query)).geturl()
+
+
+@dataclass(frozen=True, slots=True)
+class _SentinelPlace:
+    """``sentinel://[user:password@]host:port[;sentinel://host:port …]/db?master_name=mymaster``."""
+
+    first: str
+    hosts: list[tuple[str, int]]
+    master: str
+    db: int
+    credentials: dict[str, str]
+
+    @classmethod
+    def parse(cls, url: str) -> _SentinelPlace:
+        parts = [urlsplit(each) for each in url.split(";")]
+        last = parts[-1]
+        named = {"username": parts[0].username, "password": parts[0].password}
+        return cls(
+            first=parts[0]._replace(path=last.path, query="").geturl(),
+            hosts=[(part.hostname or "127.0.0.1", part.port or 26379) for part in parts],
+            master=dict(parse_qsl(last.query)).get("master_name", "mymaster"),
+            db=int(last.path.strip("/") or 0),
+            credentials={k: v for k, v in named.items() if v},
+        )
+
+
+# ---- what is reserved ---------------------------------------------------------------------------
+
+
+class QoS(kombu_redis.QoS):  # type: ignore[misc]
+    """Reserved messages, leased by Redis's clock so that hosts whose clocks differ agree."""
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Lease a message that was just received."""
+        info = message.delivery_info
+        entry = dumps([message._raw, info["exchange"], info["routing_key"]])
+        with self.channel.conn_or_acquire() as client:
+            self.channel.scripts.reserve(args=[*self._names, delivery_tag, entry], client=client)
+        # Not kombu's Redis QoS, which would write its own clock's time.
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def restore_by_tag(self, tag: Any, client: Redis | None = None, leftmost: bool = False) -> None:
+        """Put a message back at the head of its line, whichever end was asked for."""
+        with self.channel.conn_or_acquire(client) as redis:
+            self._requeue(redis, tag)
+
+    def restore_unacked(self, client: Redis | None = None) -> None:
+        """Put everything back, in the order it came."""
+        with self.channel.conn_or_acquire(client) as redis:
+            for tag in reversed(list(self._delivered)):
+                self._requeue(redis, tag)
+        self._delivered.clear()
+
+    def restore_visible(self, start: int = 0, num: int | None = None, interval: int = 1) -> None:
+        """Put back what is leased to workers that stopped renewing. No lock: each is taken atomically."""
+        lease = self.visibility_timeout
+        with self.channel.conn_or_acquire() as client:
+            args = [self.unacked_index_key, lease, num or SWEEP_BATCH]
+            for tag in self.channel.scripts.overdue(args=args, client=client):
+                self._requeue(client, tag.decode(), lease)
+
+    def _requeue(self, client: Redis, tag: str, lease: float | str = "") -> None:
+        entry = cast("bytes | None", client.hget(self.unacked_key, tag))
+        if entry is None:
+            client.zrem(self.unacked_index_key, tag)
+            return
+        raw, exchange, routing_key = loads(entry)
+        where = self.channel.list_of(raw, exchange, routing_key)
+        message = dumps(_redelivered(raw))
+        args = [*self._names, tag, lease, where, message, raw.get("headers", {}).get("id") or ""]
+        self.channel.scripts.requeue(args=args, client=client)
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.unacked_index_key, self.unacked_key
+
+
+def _redelivered(raw: dict[str, Any]) -> dict[str, Any]:
+    """The message as it is to be delivered again."""
+    properties = raw["properties"]
+    info = {**properties.get("delivery_info", {}), "redelivered": True}
+    # A new tag: a worker that lost its lease may still acknowledge the old one.
+    properties = {**properties, "delivery_info": info, "delivery_tag": uuid()}
+    return {**raw, "properties": properties, "headers": {**raw.get("headers", {}), "redelivered": True}}
+
+
+class Scripts:
+    """The transport's Lua scripts."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    @cached_property
+    def push(self) -> Script:
+        """Push below the cap."""
+        return self._script("push")
+
+    @cached_property
+    def reserve(self) -> Script:
+        """Lease a message."""
+        return self._script("reserve")
+
+    @cached_property
+    def overdue(self) -> Script:
+        """Find the leases that ran out."""
+        return self._script("overdue")
+
+    @cached_property
+    def requeue(self) -> Script:
+        """Put a leased message back."""
+        return self._script("requeue")
+
+    def _script(self, name: str) -> Script:
+        return self._client.register_script(script_source(name))
+
+
+# ---- channels and transports --------------------------------------------------------------------
+
+
+class Channel(kombu_redis.Channel):  # type: ignore[misc]
+    """A channel to one Redis."""
+
+    from_transport_options = (*kombu_redis.Channel.from_transport_options, "queue_limit")
+    QoS = QoS
+    #: A pipeline of plain pushes would bypass the cap.
+    supports_batch_publish = False
+    #: Requests that may wait in a queue; ``None``: any number.
+    queue_limit: int | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Kept when the channel is closed: what its messages' tasks do ends with an acknowledgement by tag,
+        # which any connection can carry.
+        self._pool_for_acks = self.pool
+
+    @property
+    def do_restore(self) -> bool:
+        """Whether closing puts back what is not acknowledged: at shutdown only, not on a lost connection."""
+        from celery.worker import state
+
+        return state.should_stop is not None or state.should_terminate is not None
+
+    @cached_property
+    def scripts(self) -> Scripts:
+        """The scripts, registered once."""
+        return Scripts(self.Client(connection_pool=self._pool_for_acks))
+
+    @contextmanager
+    def conn_or_acquire(self, client: Redis | None = None) -> Iterator[Redis]:
+        """A client, even when the channel is closed."""
+        if client is not None:
+            yield client
+        elif self.connection is None:
+            yield self.Client(connection_pool=self._pool_for_acks)
+        else:
+            yield self._create_client()
+
+    def _basic_cancel(self, consumer_tag: str) -> None:
+        super()._basic_cancel(consumer_tag)
+        if self._in_poll and not self.active_queues:
+            self._settle_pop()
+
+    def _settle_pop(self) -> None:
+        # A worker that stops may have asked for a message. Left unread, it would wait for the whole drain,
+        # and be lost with the process: nothing but this socket knows of it. At most brpop_timeout, 1 s.
+        with suppress(Empty):
+            self._brpop_read()
+
+    def list_of(self, message: dict[str, Any], exchange: str, routing_key: str) -> str:
+        """Name of the list that a message waits in: its queue's, by priority."""
+        queue = self._lookup(exchange, routing_key)[0]
+        return cast("str", self._q_for_pri(queue, self._get_message_priority(message)))
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        request_id = message.get("headers", {}).get("id")
+        if self.queue_limit is None or not request_id or not queue.startswith(QUEUE_PREFIX):
+            super()._put(queue, message, **kwargs)
+        else:
+            self._push(queue, message, request_id, self.queue_limit)
+
+    def _push(self, queue: str, message: dict[str, Any], request_id: str, limit: int) -> None:
+        steps = self.priority_steps
+        step = steps.index(self.priority(self._get_message_priority(message)))
+        lists = [self._q_for_pri(queue, each) for each in steps]
+        with self.conn_or_acquire() as client:
+            args = [limit, step + 1, dumps(message), request_id]
+            reply = cast("int", self.scripts.push(keys=lists, args=args, client=client))
+        if reply < 0:
+            raise QueueFull(-reply - 1, limit)
+
+
+class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[misc]
+    """A channel to the master that Sentinel names."""
+
+    from_transport_options = (*kombu_redis.SentinelChannel.from_transport_options, "queue_limit", "sentinels")
+    #: Host and port of every Sentinel.
+    sentinels: list[tuple[str, int]]
+
+    def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
+        # kombu reads the Sentinels off the URL's alternates, but it also "switches" to those when a
+        # connection fails, which would leave this transport for the stock one.
+        params = self._connparams(asynchronous)
+        named = {k: params[k] for k in ("username", "password") if params.get(k)}
+        del params["host"], params["port"]
+        manager = Sentinel(self.sentinels, **params)  # type: ignore[no-untyped-call]
+        if asynchronous:
+            self._async_sentinel_manager = manager
+        else:
+            self._sentinel_manager = manager
+        client = manager.master_for(self.master_name, Redis, **named)  # type: ignore[no-untyped-call]
+        return client.connection_pool
+
+
+class Transport(kombu_redis.Transport):  # type: ignore[misc]
+    """See the module."""
+
+    Channel = Channel
+    supports_batch_publish = False
+
+
+class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
+    """See the module."""
+
+    Channel = SentinelChannel
+    supports_batch_publish = False
