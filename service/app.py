@@ -1,0 +1,27 @@
+"""The Flask application: blueprints over the process's parts, errors in one shape."""
+
+from __future__ import annotations
+
+from flask import Flask
+
+from service import errors
+from service.routes import health, metrics, openai, openapi, requests
+from service.runtime import Runtime
+
+
+def create_app(runtime: Runtime) -> Flask:
+    """Make the application. The caller starts ``runtime``."""
+    app = Flask(__name__, static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = runtime.settings.max_body_bytes
+    app.url_map.merge_slashes = False  # it would answer with a redirect in HTML
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    for routes in (
+        openai.blueprint(runtime),
+        requests.blueprint(runtime),
+        health.blueprint(runtime),
+        metrics.blueprint(runtime),
+        openapi.blueprint(),
+    ):
+        app.register_blueprint(routes)
+    errors.register(app, runtime.metrics.refused)
+    return app

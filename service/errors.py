@@ -1,0 +1,182 @@
+"""Every error over HTTP, in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``.
+
+Raise :class:`ApiError` anywhere; :func:`register` has Flask render it and everything else that can go wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask, jsonify, request
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from tasks.messages import ErrorCode, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask import Response
+
+log = logging.getLogger(__name__)
+
+#: Seconds a client is asked to wait when Redis is away; a restart with an append-only file takes about that.
+STORE_RETRY_S = 5
+
+
+@dataclass(eq=False)  # not frozen: Python writes an exception's traceback while it travels
+class ApiError(Exception):
+    """Something to tell the client.
+
+    Attributes:
+        status: HTTP status.
+        code: what happened, for programs.
+        message: what happened and what to do, for people.
+        param: the field of the body (``messages[0].content``) or header that is wrong, if one is.
+        retry_after_s: seconds after which trying again makes sense, if it does.
+        was_accepted: the request had been accepted, and failed later.
+        is_final: the same request would fail again; tells OpenAI's clients not to retry by themselves.
+    """
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: int | None = None
+    is_final: bool = False
+    was_accepted: bool = False
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": _type(self.status),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Retry-After`` and the like."""
+        headers = {}
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(self.retry_after_s)
+        if self.is_final:
+            headers["x-should-retry"] = "false"
+        return headers
+
+
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    """A 400: the client has to change its request."""
+    return ApiError(400, code, message, param)
+
+
+def store_unavailable() -> ApiError:
+    """Redis can't be reached; nothing was accepted."""
+    return ApiError(
+        503,
+        "store_unavailable",
+        "The request store (Redis) can't be reached at the moment; nothing was accepted. Try again soon.",
+        retry_after_s=STORE_RETRY_S,
+    )
+
+
+def shutting_down() -> ApiError:
+    """This process takes nothing new."""
+    message = "This server is shutting down; try again, another one will answer."
+    return ApiError(503, "shutting_down", message, retry_after_s=1)
+
+
+def unknown_request(request_id: str) -> ApiError:
+    """No such request, or it was kept no longer."""
+    message = f"There is no request {request_id!r}; results are kept for a limited time."
+    return ApiError(404, "request_not_found", message, "id")
+
+
+_STATUS = {
+    ErrorCode.CONTEXT_LENGTH_EXCEEDED: 400,
+    ErrorCode.INVALID_PROMPT: 400,
+    ErrorCode.QUEUE_TIMEOUT: 503,
+    ErrorCode.REQUEST_TIMEOUT: 504,
+    ErrorCode.ATTEMPTS_EXHAUSTED: 500,
+    ErrorCode.CANCELLED: 499,
+    ErrorCode.INTERNAL: 500,
+}
+
+
+def from_failure(failure: Failure) -> ApiError:
+    """What a request that ended badly behind the queue is over HTTP."""
+    return ApiError(
+        _STATUS[failure.code],
+        failure.code.value,
+        failure.message,
+        failure.param,
+        retry_after_s=STORE_RETRY_S if failure.code is ErrorCode.QUEUE_TIMEOUT else None,
+        # It has killed its worker several times; a client that retries by itself would do it again.
+        is_final=failure.code is ErrorCode.ATTEMPTS_EXHAUSTED,
+        was_accepted=True,
+    )
+
+
+def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
+    """Render all errors of ``app``. ``on_refused`` is told of requests not accepted, for the metrics."""
+
+    def render(error: ApiError) -> Response:
+        if request.blueprint == "openai" and not error.was_accepted:
+            on_refused(error)
+        response = jsonify(error.body)
+        response.status_code = error.status
+        response.headers.update(error.headers)
+        return response
+
+    def render_http(error: HTTPException) -> Response:
+        response = render(_from_http(error))
+        if isinstance(error, MethodNotAllowed) and error.valid_methods:
+            response.headers["Allow"] = ", ".join(error.valid_methods)
+        return response
+
+    def render_store(error: Exception) -> Response:
+        log.warning("Redis can't be reached: %s", error)
+        return render(store_unavailable())
+
+    def render_unexpected(error: Exception) -> Response:
+        log.error("Unexpected error", exc_info=error)
+        return render(ApiError(500, "internal_error", "Something went wrong in the server; see its log."))
+
+    app.register_error_handler(ApiError, render)
+    app.register_error_handler(HTTPException, render_http)
+    app.register_error_handler(RedisError, render_store)
+    app.register_error_handler(KombuError, render_store)
+    app.register_error_handler(Exception, render_unexpected)
+
+
+_HTTP_CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "body_too_large",
+    415: "unsupported_media_type",
+}
+
+_HTTP_MESSAGES = {
+    404: "There is nothing at this path; /openapi.json lists what there is.",
+    405: "This path doesn't take this method; the Allow header says which it takes.",
+    413: "The body is larger than this server takes (its max_body_bytes setting).",
+}
+
+
+def _from_http(error: HTTPException) -> ApiError:
+    status = error.code or 500
+    code = _HTTP_CODES.get(status, error.name.lower().replace(" ", "_"))
+    return ApiError(status, code, _HTTP_MESSAGES.get(status) or error.description or error.name)
+
+
+def _type(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"

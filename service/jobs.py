@@ -1,0 +1,131 @@
+"""What can be done with a request: submit, follow, fetch, cancel. Knows no Flask."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from service.errors import ApiError, store_unavailable, unknown_request
+from service.places import Places, TooManyWaitingError
+from service.streams import Listener, Mailbox, Source
+from service.subscriber import Subscriber
+from tasks.messages import GenerateRequest, State
+from tasks.store import Record, RequestStore
+from tasks.transport import QueueFull
+
+log = logging.getLogger(__name__)
+
+#: Seconds a request waits for the subscription after a lost connection before it is refused.
+READY_S = 2.0
+_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+class Queue(Protocol):
+    """What is needed of :class:`tasks.queue.RequestQueue`."""
+
+    def submit(self, request: GenerateRequest, watch: str, queue_timeout_s: float) -> None:
+        """Accept the request or raise ``QueueFull``."""
+
+    def retry_after_s(self, model: str) -> int:
+        """Seconds until a place is likely free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The requests of all API processes, as seen from this one.
+
+    Attributes:
+        store: their records and logs.
+        queue: where new ones go.
+        subscriber: brings their events.
+        places: who waits for a place in the queue.
+        queue_timeout_s: seconds that a request may wait in the queue.
+    """
+
+    store: RequestStore
+    queue: Queue
+    subscriber: Subscriber
+    places: Places
+    queue_timeout_s: float
+
+    def submit(
+        self, request: GenerateRequest, wait_s: float, check: Callable[[], None], *, is_watched: bool = False
+    ) -> None:
+        """Accept a request, after waiting up to ``wait_s`` seconds for a place.
+
+        Raises:
+            ApiError: 429 when the queue is full.
+            ClientGoneError: ``check`` saw the client leave while it waited.
+            redis.RedisError, kombu.exceptions.KombuError: nothing was accepted.
+        """
+        watch = self.subscriber.channel if is_watched else ""
+
+        def attempt() -> None:
+            self.queue.submit(request, watch, self.queue_timeout_s)
+
+        try:
+            self.places.enter(request.model, attempt, wait_s, check)
+        except QueueFull as full:
+            raise self._full(request.model, f"{full.waiting} requests wait and {full.limit} may") from None
+        except TooManyWaitingError as full:
+            raise self._full(request.model, f"{full.limit} more already wait for a place") from None
+        except (RedisError, KombuError):
+            # The client will be told that nothing was accepted; the message may be in the queue all the same.
+            self.abandon(request.id)
+            raise
+
+    @contextmanager
+    def started(
+        self, request: GenerateRequest, wait_s: float, check: Callable[[], None]
+    ) -> Iterator[Listener]:
+        """Accept a request and listen to it from its first event. Raises as :meth:`submit` does."""
+        if not self.subscriber.wait_ready(READY_S):
+            raise store_unavailable()
+        with self.subscriber.mailbox(request.id) as mailbox:
+            self.submit(request, wait_s, check, is_watched=True)
+            yield Listener(self._source(mailbox), request.id)
+
+    @contextmanager
+    def followed(self, request_id: str, after: int = 0) -> Iterator[Listener]:
+        """Listen to a request that exists, from the event after ``after``."""
+        with self.subscriber.mailbox(request_id) as mailbox:
+            yield Listener(self._source(mailbox), request_id, after=after, is_behind=True)
+
+    def fetch(self, request_id: str) -> Record:
+        """The request's record. Raises ``ApiError`` 404 when there is none."""
+        record = self.store.fetch(request_id) if _ID.fullmatch(request_id) else None
+        if record is None or record.state is State.NEW:
+            raise unknown_request(request_id[:80])
+        return record
+
+    def cancel(self, request_id: str) -> State:
+        """End a request; the state it was in. Raises ``ApiError`` 404 when there is none."""
+        state = self.store.cancel(request_id) if _ID.fullmatch(request_id) else None
+        if state is None:
+            raise unknown_request(request_id[:80])
+        return state
+
+    def abandon(self, request_id: str) -> None:
+        """Cancel a request that nobody waits for; a failure is logged, since nobody is left to tell."""
+        try:
+            self.store.cancel(request_id, message="The client closed its connection.")
+        except RedisError as error:
+            log.warning("Could not cancel the abandoned request %s: %s", request_id, error)
+
+    def _source(self, mailbox: Mailbox) -> Source:
+        return Source(mailbox, self.store, self.subscriber.channel)
+
+    def _full(self, model: str, why: str) -> ApiError:
+        return ApiError(
+            429,
+            "queue_full",
+            f"The queue is full: {why}. Retry later, or send Prefer: wait=N to wait for a place.",
+            retry_after_s=max(1, self.queue.retry_after_s(model)),
+        )

@@ -1,0 +1,41 @@
+"""What the routes ask of the present HTTP exchange: the body, the preferences, the client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flask import Response, request
+
+from service.connection import checker
+from service.errors import ApiError
+from service.json_body import parse_object
+from service.prefer import Prefer
+
+
+def body() -> dict[str, Any]:
+    """The request's JSON object. Raises ``ApiError`` 400 or 415, and Flask's 413 above the limit."""
+    return parse_object(request.get_data(cache=False), request.content_type)
+
+
+def preferences(max_wait_s: float) -> Prefer:
+    """The ``Prefer`` header. Raises ``ApiError`` 400."""
+    return Prefer.parse(request.headers.get("Prefer"), max_wait_s)
+
+
+def client_check() -> Callable[[], None]:
+    """A function that raises ``ClientGoneError`` once the client has gone."""
+    return checker(request.environ)
+
+
+def applied(response: Response, prefer: Prefer) -> Response:
+    """Tell the client which preferences were honoured."""
+    if prefer.applied:
+        response.headers["Preference-Applied"] = prefer.applied
+        response.vary.add("Prefer")
+    return response
+
+
+def client_closed() -> ApiError:
+    """For the log: the client of this exchange has gone."""
+    return ApiError(499, "client_closed_request", "The client closed its connection.", was_accepted=True)

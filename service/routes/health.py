@@ -1,0 +1,59 @@
+"""``/healthz``, ``/readyz``, ``/v1/models``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, jsonify
+
+from service.errors import ApiError
+from service.runtime import Runtime
+
+
+def blueprint(runtime: Runtime) -> Blueprint:
+    """The three endpoints."""
+    routes = Blueprint("health", __name__)
+
+    @routes.get("/healthz")
+    def healthz() -> Response:
+        return jsonify(status="ok")
+
+    @routes.get("/readyz")
+    def readyz() -> Response:
+        reason = _unready(runtime)
+        if reason is not None:
+            raise ApiError(503, "not_ready", reason, retry_after_s=1)
+        return jsonify(status="ready", models=sorted({c.model for c in runtime.catalog.snapshot.children}))
+
+    @routes.get("/v1/models")
+    def models() -> Response:
+        return jsonify(object="list", data=[_model(runtime, name) for name in runtime.catalog.names])
+
+    @routes.get("/v1/models/<path:name>")
+    def model(name: str) -> Response:
+        return jsonify(_model(runtime, runtime.catalog.resolve(name)))
+
+    return routes
+
+
+def _unready(runtime: Runtime) -> str | None:
+    """Why a request would not be answered now, if it wouldn't."""
+    snapshot = runtime.catalog.snapshot
+    if runtime.draining.is_set():
+        return "This server is shutting down."
+    if not (snapshot.is_fresh and runtime.subscriber.is_ready):
+        return "The request store (Redis) can't be reached."
+    if not snapshot.children:
+        return "No worker holds a model yet."
+    return None
+
+
+def _model(runtime: Runtime, name: str) -> dict[str, Any]:
+    known = runtime.catalog.snapshot.models.get(name)
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0 if known is None else known.created,
+        "owned_by": "concurrent-inference-server",
+        "meta": {"n_ctx": runtime.catalog.n_ctx(name)},
+    }

@@ -1,0 +1,96 @@
+"""``/v1/requests/{id}``: poll, follow and cancel a request, on any API process of any host."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+from flask import Blueprint, Response, jsonify, request
+
+from service import sse
+from service.answers import Answer
+from service.connection import CHECK_S, ClientGoneError
+from service.errors import ApiError, bad_request
+from service.jobs import Jobs
+from service.routes import exchange
+from service.runtime import Runtime
+from tasks.store import Record
+
+
+def blueprint(runtime: Runtime) -> Blueprint:
+    """The three endpoints."""
+    routes = Blueprint("requests", __name__, url_prefix="/v1/requests")
+    jobs = runtime.jobs
+
+    @routes.get("/<request_id>")
+    def poll(request_id: str) -> Response:
+        prefer = exchange.preferences(runtime.settings.max_wait)
+        record = jobs.fetch(request_id)
+        if prefer.wait_s and not record.state.is_final:
+            _wait(jobs, request_id, prefer.wait_s)
+            record = jobs.fetch(request_id)
+        response = jsonify(_described(jobs, record))
+        if not record.state.is_final:
+            response.headers["Retry-After"] = "1"
+        return exchange.applied(response, prefer)
+
+    @routes.get("/<request_id>/events")
+    def events(request_id: str) -> Response:
+        record, after = jobs.fetch(request_id), sse.last_event_id(request.headers.get("Last-Event-ID"))
+        if after > record.seq:
+            raise bad_request(f"There is no event {after} yet; the last is {record.seq}.", "Last-Event-ID")
+        return _follow(runtime, record, after)
+
+    @routes.delete("/<request_id>")
+    def cancel(request_id: str) -> Response:
+        jobs.cancel(request_id)
+        return jsonify(_described(jobs, jobs.fetch(request_id)))
+
+    return routes
+
+
+def _described(jobs: Jobs, record: Record) -> dict[str, Any]:
+    """A request over HTTP: its state and, once it is over, the answer or the error."""
+    answer: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    if record.state.is_final:
+        try:
+            answer = Answer.to(record.request, record.created).whole(jobs.store.read_log(record.id))
+        except ApiError as failed:
+            error = failed.body["error"]
+    return {
+        "id": record.id,
+        "object": "inference.request",
+        "status": record.state.value,
+        "model": record.model,
+        "created": int(record.created),
+        "attempts": record.attempt,
+        "response": answer,
+        "error": error,
+    }
+
+
+def _wait(jobs: Jobs, request_id: str, wait_s: float) -> None:
+    deadline, check = time.monotonic() + wait_s, exchange.client_check()
+    with jobs.followed(request_id) as listener:
+        while not listener.is_over and (rest := deadline - time.monotonic()) > 0:
+            listener.take(min(rest, CHECK_S))
+            try:
+                check()
+            except ClientGoneError:
+                raise exchange.client_closed() from None
+
+
+def _follow(runtime: Runtime, record: Record, after: int) -> Response:
+    # From the event that the client has: should it be the last, its closing chunks may not have come through.
+    following = runtime.jobs.followed(record.id, max(0, after - 1))
+    stream = sse.EventStream(
+        Answer.to(record.request, record.created, with_usage=True),
+        following.__enter__(),
+        exchange.client_check(),
+        sse.Pace(runtime.settings.heartbeat, CHECK_S),
+        after,
+    )
+    response = Response(cast("list[bytes]", stream), headers=sse.HEADERS)
+    response.call_on_close(lambda: following.__exit__(None, None, None))
+    return response

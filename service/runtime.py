@@ -1,0 +1,111 @@
+"""Everything an API process consists of, built in one place and started explicitly."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from redis import BlockingConnectionPool, ConnectionPool, Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from service.background import Loop, OutcomeReader
+from service.catalog import Catalog
+from service.jobs import Jobs
+from service.metrics import LiveGauges, Metrics
+from service.places import Places
+from service.settings import ApiSettings
+from service.subscriber import Subscriber
+from tasks.celery import create_app as create_celery
+from tasks.queue import RequestQueue
+from tasks.registry import Registry
+from tasks.store import RequestStore
+from tasks.transport import connect
+
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Seconds until a Redis command, or an attempt to connect, that isn't answered is given up.
+SOCKET_TIMEOUT_S = 3.0
+CONNECT_TIMEOUT_S = 2.0
+#: Connections to Redis at once; commands take well under a millisecond, so more would only cost.
+MAX_CONNECTIONS = 64
+#: Seconds between two rounds of housekeeping.
+HOUSEKEEPING_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An API process's parts; :attr:`draining` is set once it takes nothing new."""
+
+    settings: ApiSettings
+    jobs: Jobs
+    catalog: Catalog
+    metrics: Metrics
+    loops: tuple[Loop, ...]
+    draining: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """Brings the events."""
+        return self.jobs.subscriber
+
+    def start(self) -> None:
+        """Start everything that runs beside the requests."""
+        self.subscriber.start()
+        for loop in self.loops:
+            loop.start()
+
+    def stop(self) -> None:
+        """Stop what :meth:`start` started."""
+        for loop in self.loops:
+            loop.stop()
+        self.subscriber.stop()
+
+
+def build(settings: ApiSettings) -> Runtime:
+    """Put an API process together. Connects to nothing yet."""
+    redis = client(settings.redis_url)
+    store, registry = RequestStore(redis, settings.result_ttl), Registry(redis)
+    queue = RequestQueue(create_celery(settings), store, settings.queue_limit)
+    places = Places(settings.max_waiters)
+    subscriber = Subscriber(redis, on_freed=places.wake)
+    catalog = Catalog(registry, settings.served_name)
+    metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
+
+    def keep_house() -> None:
+        catalog.refresh()
+        store.expire_due()
+
+    return Runtime(
+        settings=settings,
+        jobs=Jobs(store, queue, subscriber, places, settings.queue_timeout),
+        catalog=catalog,
+        metrics=metrics,
+        loops=(
+            Loop("housekeeping", keep_house, HOUSEKEEPING_S),
+            Loop("outcomes", OutcomeReader(redis, metrics.observe).step),
+        ),
+    )
+
+
+def client(redis_url: str) -> Redis:
+    """A Redis client whose commands fail within seconds and whose connections are bounded.
+
+    One retry at once, since a connection from the pool may have died unnoticed.
+    """
+    options: dict[str, Any] = {
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), 1),
+    }
+    redis = connect(redis_url, **options)
+    pool = redis.connection_pool
+    if type(pool) is not ConnectionPool:  # Sentinel has a pool of its own kind
+        return redis
+    bounded = BlockingConnectionPool(  # type: ignore[no-untyped-call]
+        MAX_CONNECTIONS, SOCKET_TIMEOUT_S, connection_class=pool.connection_class, **pool.connection_kwargs
+    )
+    return Redis(connection_pool=bounded)

@@ -1,0 +1,142 @@
+"""Server-sent events: how a request's events go over the wire.
+
+A message's ``id`` is the number of the event it completes, so ``Last-Event-ID`` says what a client has. The
+chunks that open and close an answer carry no new text and may be sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from service.answers import Answer
+from service.connection import ClientGoneError
+from service.errors import ApiError, from_failure
+from service.streams import Listener
+from tasks.messages import End, Event
+
+COMMENT = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # nginx would gather the chunks
+}
+
+
+def message(data: str, seq: int) -> bytes:
+    """One message with an id."""
+    return f"id: {seq}\ndata: {data}\n\n".encode("ascii")
+
+
+def error_message(error: ApiError) -> bytes:
+    """An error once the status has been sent."""
+    return f"data: {json.dumps(error.body)}\n\n".encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds of silence before a comment, and between two looks whether the client is still there."""
+
+    heartbeat_s: float
+    check_s: float
+
+
+class EventStream:
+    """The body of a stream.
+
+    Args:
+        answer: how chunks are written.
+        listener: the events.
+        check: raises ``ClientGoneError`` when the client has gone.
+        pace: how often to do what.
+        after: number of the last event the client has; its text is not sent again.
+    """
+
+    def __init__(
+        self, answer: Answer, listener: Listener, check: Callable[[], None], pace: Pace, after: int = 0
+    ) -> None:
+        self._answer, self._listener, self._check = answer, listener, check
+        self._heartbeat_s, self._check_s = pace.heartbeat_s, pace.check_s
+        self._after = after
+        self._first: list[Event] = []
+        self._is_open = after > 0
+        self._checked = time.monotonic()
+        #: Whether the stream ended by itself, rather than because its client went away.
+        self.is_complete = False
+
+    def wait_first(self, timeout_s: float) -> None:
+        """Wait for the first event, so that a refusal is still a real status.
+
+        Raises:
+            ApiError: the request ended with an error and no text.
+            ClientGoneError: nobody waits for the status any more.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._first and (rest := deadline - time.monotonic()) > 0:
+            self._first = self._listener.take(min(self._check_s, rest))
+            self._check_sometimes()
+        end = self._first[-1].end if self._first else None
+        if end is not None and end.error is not None and not any(event.text for event in self._first):
+            raise from_failure(end.error)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Everything from the first event to the end; stops without a word when the client has gone."""
+        try:
+            if self._first:
+                yield self._render(self._first)
+            yield from self._rest()
+        except ApiError as error:
+            yield error_message(error)
+        except ClientGoneError:
+            return
+        self.is_complete = True
+
+    def _rest(self) -> Iterator[bytes]:
+        wait_s, sent = min(self._check_s, self._heartbeat_s), time.monotonic()
+        while not self._listener.is_over:
+            data = self._render(self._listener.take(wait_s))
+            self._check_sometimes()
+            if not data and time.monotonic() - sent >= self._heartbeat_s:
+                data = COMMENT
+            if data:
+                yield data
+                sent = time.monotonic()
+
+    def _check_sometimes(self) -> None:
+        now = time.monotonic()
+        if now - self._checked >= self._check_s:
+            self._checked = now
+            self._check()
+
+    def _render(self, events: Iterable[Event]) -> bytes:
+        return b"".join(part for event in events for part in self._messages(event))
+
+    def _messages(self, event: Event) -> Iterator[bytes]:
+        if not self._is_open:
+            self._is_open = True
+            if (opening := self._answer.opening) is not None:
+                yield message(opening, event.seq - 1)
+        if event.text and event.seq > self._after:
+            yield message(self._answer.piece(event.text), event.seq)
+        if event.end is not None:
+            yield from self._ending(event.end, event.seq)
+
+    def _ending(self, end: End, seq: int) -> Iterator[bytes]:
+        if end.error is not None:
+            yield error_message(from_failure(end.error))
+            return
+        for chunk in self._answer.closing(end):
+            yield message(chunk, seq)
+        yield DONE
+
+
+def last_event_id(value: str | None) -> int:
+    """Number of the last event a client has; 0 from the start or for what isn't one of our ids."""
+    with suppress(ValueError):
+        if value and value.isascii() and value.isdigit():
+            return int(value[:15])
+    return 0

@@ -1,0 +1,197 @@
+"""A request's events, in order, without a gap or a repeat, however they reach this process.
+
+Pub/sub is the fast path and forgets; the request's log is the truth. :class:`Mailbox` is what the
+subscriber hands events to, :class:`Listener` is what a response reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redis.exceptions import RedisError
+
+from service.errors import ApiError
+from tasks.messages import End, ErrorCode, Event, Failure, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Events a mailbox holds. A reader this far behind finds the rest in the log.
+MAILBOX_LIMIT = 512
+#: Seconds of silence after which the log is read, at first and at most: a safety net, for what pub/sub may
+#: lose without a sign.
+SILENCE_S = 2.0
+MAX_SILENCE_S = 8.0
+#: Seconds between two attempts to read the log while Redis is away, and until the reader gives up.
+RETRY_S = 0.5
+PATIENCE_S = 60.0
+
+
+class Mailbox:
+    """Raw events on their way from the subscriber to one response; bounded, never blocks the subscriber."""
+
+    def __init__(self, limit: int = MAILBOX_LIMIT) -> None:
+        self._queue: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._limit = limit
+        self._is_stale = False
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Hand over one decoded event, or drop it when the reader is too far behind."""
+        if self._queue.qsize() < self._limit:
+            self._queue.put(event)
+        else:
+            self._is_stale = True
+
+    def mark_stale(self) -> None:
+        """Have the reader look into the log: events may have passed by unheard."""
+        self._is_stale = True
+        self._queue.put(None)
+
+    def take(self, timeout_s: float) -> list[dict[str, Any]]:
+        """Everything there is, after waiting up to ``timeout_s`` for the first; may be empty."""
+        queue, found = self._queue, []
+        try:
+            item = queue.get(timeout=timeout_s) if timeout_s > 0 else queue.get_nowait()
+            while True:
+                if item is not None:
+                    found.append(item)
+                item = queue.get_nowait()
+        except Empty:
+            return found
+
+    def claim_stale(self) -> bool:
+        """Whether events were dropped or may have been missed since the last call."""
+        was, self._is_stale = self._is_stale, False
+        return was
+
+
+class Log(Protocol):
+    """What a listener needs of :class:`tasks.store.RequestStore`."""
+
+    def read_log(self, request_id: str, after: int = 0) -> list[Event]:
+        """The events numbered above ``after``, in order."""
+
+    def watch(self, request_id: str, channel: str) -> State | None:
+        """Publish the request's events on ``channel`` too; its state, or ``None`` when unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a listener's events come from.
+
+    Attributes:
+        mailbox: where the subscriber puts the request's events.
+        log: the request store.
+        channel: this process's channel, watched again whenever the log is read.
+        clock: seconds, monotonic.
+    """
+
+    mailbox: Mailbox
+    log: Log
+    channel: str
+    clock: Callable[[], float] = time.monotonic
+
+
+class Listener:
+    """Reads one request's events. Not for two threads at once.
+
+    Args:
+        source: where they come from.
+        request_id: the request.
+        after: number of the last event the reader has.
+        is_behind: read the log first; for a request whose events may have begun before the mailbox was known.
+    """
+
+    def __init__(self, source: Source, request_id: str, *, after: int = 0, is_behind: bool = False) -> None:
+        self.request_id = request_id
+        self.seq = after
+        self.is_over = False
+        self._source, self._mailbox, self._clock = source, source.mailbox, source.clock
+        self._must_read = is_behind
+        self._silence_s = SILENCE_S
+        self._asked = self._clock()
+        self._away_since: float | None = None
+
+    def take(self, timeout_s: float) -> list[Event]:
+        """The next events in order, after waiting up to ``timeout_s`` for the first; may be empty.
+
+        Raises:
+            ApiError: 503 when Redis has been away for :data:`PATIENCE_S`.
+        """
+        if self.is_over:
+            return []
+        if self._must_read:
+            return self._read(timeout_s)
+        raw = self._mailbox.take(timeout_s)
+        events = list(self._in_order(raw))
+        if self._must_read or self._mailbox.claim_stale() or self._is_silent(events):
+            events += self._read(0)
+        return events
+
+    def until_over(self, on_idle: Callable[[], None], idle_s: float) -> Iterator[Event]:
+        """All events up to the end; ``on_idle`` is called at least every ``idle_s`` and may raise."""
+        while not self.is_over:
+            yield from self.take(idle_s)
+            on_idle()
+
+    def _in_order(self, raw: Iterable[dict[str, Any]]) -> Iterator[Event]:
+        for item in raw:
+            seq = item["s"]
+            if seq == self.seq + 1:
+                yield self._accept(Event.from_dict(item))
+            elif seq > self.seq:
+                self._must_read = True
+                return
+
+    def _accept(self, event: Event) -> Event:
+        self.seq = event.seq
+        self.is_over = event.end is not None
+        return event
+
+    def _is_silent(self, events: list[Event]) -> bool:
+        now = self._clock()
+        if events:
+            self._asked = now
+            self._silence_s = SILENCE_S
+            return False
+        return now - self._asked >= self._silence_s
+
+    def _read(self, timeout_s: float) -> list[Event]:
+        """Read the log; on failure wait a little, so that a caller in a loop doesn't spin."""
+        try:
+            state = self._source.log.watch(self.request_id, self._source.channel)
+            events = self._source.log.read_log(self.request_id, self.seq)
+        except RedisError:
+            self._must_read = True
+            self._check_patience()
+            self._mailbox.take(min(timeout_s, RETRY_S))
+            return []
+        return self._caught_up(state, events)
+
+    def _caught_up(self, state: State | None, events: list[Event]) -> list[Event]:
+        self._must_read, self._away_since = False, None
+        self._silence_s = SILENCE_S if events else min(2 * self._silence_s, MAX_SILENCE_S)
+        self._asked = self._clock()
+        if state is None and not events:
+            events = [self._lost()]
+        return [self._accept(event) for event in events if event.seq > self.seq]
+
+    def _check_patience(self) -> None:
+        now = self._clock()
+        self._away_since = now if self._away_since is None else self._away_since
+        if now - self._away_since > PATIENCE_S:
+            raise ApiError(
+                503,
+                "store_unavailable",
+                f"The request store (Redis) has been away too long; the request goes on when it is back: "
+                f"GET /v1/requests/{self.request_id}.",
+                retry_after_s=5,
+            )
+
+    def _lost(self) -> Event:
+        message = "The request's record is gone: it was kept no longer, or the store lost it. Send it again."
+        return Event(self.seq + 1, end=End(State.FAILED, error=Failure(ErrorCode.INTERNAL, message)))

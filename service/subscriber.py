@@ -1,0 +1,155 @@
+"""One pub/sub connection per API process, which only hands messages on.
+
+It has its own loop rather than redis-py's, which subscribes again without a word after a lost connection:
+here every reader is told to look into the log whenever events may have passed by unheard.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from service.streams import Mailbox
+from tasks import keys
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+log = logging.getLogger(__name__)
+
+#: Seconds of silence on the connection before a PING, and again before it counts as dead.
+PING_S = 3.0
+#: Seconds before the first attempt to connect again, and at most; doubled each time.
+BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
+
+
+class Subscriber:
+    """Receives the events of this process's requests.
+
+    Args:
+        redis: gives the address; the subscriber makes a connection of its own.
+        on_freed: called with a model's name when a place in its queue became free.
+        api_id: this process's unique name.
+    """
+
+    def __init__(
+        self, redis: Redis, on_freed: Callable[[str], None] = lambda _: None, api_id: str | None = None
+    ) -> None:
+        self.channel = keys.events(api_id or uuid.uuid4().hex[:12])
+        self._redis, self._on_freed = redis, on_freed
+        self._mailboxes: dict[str, tuple[Mailbox, ...]] = {}
+        self._changing = threading.Lock()
+        self._is_ready, self._is_stopped = threading.Event(), threading.Event()
+        self._connection: Any = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server has confirmed the subscription and the connection lives."""
+        return self._is_ready.is_set()
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait for the subscription's confirmation; whether it came."""
+        return self._is_ready.wait(timeout_s)
+
+    def start(self) -> threading.Thread:
+        """Begin to receive, in a thread (a greenlet under gevent) of its own."""
+        thread = threading.Thread(target=self.run, name="subscriber", daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """End :meth:`run`."""
+        self._is_stopped.set()
+        if (connection := self._connection) is not None:
+            connection.disconnect()
+
+    @contextmanager
+    def mailbox(self, request_id: str) -> Iterator[Mailbox]:
+        """A mailbox for the request's events; several readers of one request each have their own."""
+        box = Mailbox()
+        with self._changing:
+            self._mailboxes[request_id] = (*self._mailboxes.get(request_id, ()), box)
+        try:
+            yield box
+        finally:
+            self._remove(request_id, box)
+
+    def run(self) -> None:
+        """Receive until stopped; connect again, with growing pauses, whenever the connection is lost."""
+        backoff = BACKOFF_S
+        while not self._is_stopped.is_set():
+            try:
+                self._connect()
+                backoff = BACKOFF_S
+                self._receive()
+            except (RedisError, OSError) as error:
+                self._lost(error)
+                self._is_stopped.wait(backoff)
+                backoff = min(2 * backoff, MAX_BACKOFF_S)
+
+    def _connect(self) -> None:
+        pool = self._redis.connection_pool
+        # RESP2: a message is a plain list there, which costs least to read.
+        connection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
+        self._connection = connection
+        connection.connect()
+        for channel in (self.channel, keys.FREED):
+            connection.send_command("SUBSCRIBE", channel)
+            connection.read_response(timeout=PING_S)
+        self._is_ready.set()
+        for box in self._all_mailboxes():
+            box.mark_stale()
+
+    def _receive(self) -> None:
+        connection, own = self._connection, self.channel.encode()
+        is_pinged = False
+        while not self._is_stopped.is_set():
+            try:
+                message = connection.read_response(timeout=PING_S, disconnect_on_error=False)
+            except RedisTimeoutError:
+                if is_pinged:
+                    raise
+                connection.send_command("PING", check_health=False)
+                is_pinged = True
+                continue
+            is_pinged = False
+            if message[0] == b"message":
+                self._hand_on(message[2], is_own=message[1] == own)
+
+    def _hand_on(self, payload: bytes, *, is_own: bool) -> None:
+        if not is_own:
+            self._on_freed(payload.decode())
+            return
+        mailboxes = self._mailboxes
+        for request_id, event in json.loads(payload):
+            for box in mailboxes.get(request_id, ()):
+                box.put(event)
+
+    def _lost(self, error: Exception) -> None:
+        was_ready = self.is_ready
+        self._is_ready.clear()
+        if self._connection is not None:
+            self._connection.disconnect()
+        if was_ready and not self._is_stopped.is_set():
+            log.warning("Lost the subscription, connecting again: %s", error)
+
+    def _remove(self, request_id: str, box: Mailbox) -> None:
+        with self._changing:
+            rest = tuple(other for other in self._mailboxes[request_id] if other is not box)
+            if rest:
+                self._mailboxes[request_id] = rest
+            else:
+                del self._mailboxes[request_id]
+
+    def _all_mailboxes(self) -> list[Mailbox]:
+        with self._changing:
+            return [box for boxes in self._mailboxes.values() for box in boxes]

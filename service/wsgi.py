@@ -1,0 +1,23 @@
+"""What gunicorn loads in each API process: ``service.wsgi:build()``."""
+
+from __future__ import annotations
+
+import logging
+
+from flask import Flask
+
+from service import runtime
+from service.app import create_app
+from service.settings import api_settings
+
+#: The process's parts, for the worker's signal handler; set by :func:`build`.
+current: runtime.Runtime | None = None
+
+
+def build() -> Flask:
+    """Build and start this process's application."""
+    global current  # noqa: PLW0603 - gunicorn's signal handler has no other way to the application
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    current = runtime.build(api_settings())
+    current.start()
+    return create_app(current)
