@@ -33,7 +33,7 @@ class RequestQueue:
     def __init__(self, app: Celery, store: RequestStore, limit: int) -> None:
         self._app = app
         self._store = store
-        self._limit = limit
+        self.limit = limit
 
     def submit(self, request: GenerateRequest, watch: str, queue_timeout_s: float) -> None:
         """Queue a request, once however often it is called with the same id.
@@ -52,8 +52,6 @@ class RequestQueue:
         """
         is_new = self._store.create(request, watch, queue_timeout_s)
         try:
-            if is_new:
-                self._look(request.model)
             self._publish(request)
         except QueueFull:
             if is_new:
@@ -72,12 +70,6 @@ class RequestQueue:
         interval = self._store.claim_interval_s(model)
         return max(1, min(MAX_RETRY_AFTER_S, math.ceil(interval or 1.0)))
 
-    def _look(self, model: str) -> None:
-        # Spares the publisher's part of a refusal; the push checks again, atomically.
-        waiting = self.waiting(model)
-        if waiting >= self._limit:
-            raise QueueFull(waiting, self._limit)
-
     def _publish(self, request: GenerateRequest) -> None:
         refusal = None
         with self._app.producer_pool.acquire(block=True, timeout=ACQUIRE_TIMEOUT_S) as producer:
@@ -95,6 +87,7 @@ class RequestQueue:
             args=[request.id],
             task_id=request.id,
             queue=queue_name(request.model),
+            declare=[],  # the queue is a list of this name; there is nothing to declare
             priority=request.priority.celery,
             ignore_result=True,
             producer=producer,

@@ -24,7 +24,7 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps, loads
 from kombu.utils.uuid import uuid
-from redis import Redis
+from redis import BlockingConnectionPool, Redis
 from redis.sentinel import Sentinel
 
 from tasks.keys import PREFIX
@@ -93,18 +93,18 @@ class Broker:
         return cls("inference-" + redis_url)
 
 
-def connect(redis_url: str, **options: Any) -> Redis:
-    """A client of the Redis that ``redis_url`` names.
+def connect(redis_url: str, max_connections: int = 32, **options: Any) -> Redis:
+    """A client of the Redis that ``redis_url`` names; threads and greenlets wait for a free connection.
 
     Args:
         redis_url: ``redis://``, ``rediss://`` or ``sentinel://``, as in the settings.
+        max_connections: commands under way at the same time.
         options: redis-py's, for example ``socket_timeout`` in seconds.
     """
-    if _scheme(redis_url) != "sentinel":
-        return Redis.from_url(redis_url, **options)
-    place = _SentinelPlace.parse(redis_url)
-    manager = Sentinel(place.hosts, **place.credentials, **options)  # type: ignore[no-untyped-call]
-    return cast("Redis", manager.master_for(place.master, db=place.db))  # type: ignore[no-untyped-call]
+    if _scheme(redis_url) == "sentinel":
+        return _SentinelPlace.parse(redis_url).connect(**options)
+    pool = BlockingConnectionPool.from_url(redis_url, max_connections=max_connections, **options)
+    return Redis(connection_pool=pool)
 
 
 def _scheme(redis_url: str) -> str:
@@ -143,6 +143,12 @@ class _SentinelPlace:
             db=int(last.path.strip("/") or 0),
             credentials={k: v for k, v in named.items() if v},
         )
+
+    def connect(self, **options: Any) -> Redis:
+        manager = Sentinel(self.hosts, **self.credentials, **options)  # type: ignore[no-untyped-call]
+        # Its pool never waits, it raises; so it may grow.
+        client = manager.master_for(self.master, db=self.db, max_connections=10_000)  # type: ignore[no-untyped-call]
+        return cast("Redis", client)
 
 
 # ---- what is reserved ---------------------------------------------------------------------------
@@ -250,9 +256,10 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Kept when the channel is closed: what its messages' tasks do ends with an acknowledgement by tag,
-        # which any connection can carry.
-        self._pool_for_acks = self.pool
+        # One client for all commands, which also serves when the channel is closed: its messages' tasks go
+        # on, and end with an acknowledgement by tag, which any connection can carry.
+        self._redis = self._create_client()
+        self.scripts = Scripts(self._redis)
 
     @property
     def do_restore(self) -> bool:
@@ -261,20 +268,10 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
         return state.should_stop is not None or state.should_terminate is not None
 
-    @cached_property
-    def scripts(self) -> Scripts:
-        """The scripts, registered once."""
-        return Scripts(self.Client(connection_pool=self._pool_for_acks))
-
     @contextmanager
     def conn_or_acquire(self, client: Redis | None = None) -> Iterator[Redis]:
         """A client, even when the channel is closed."""
-        if client is not None:
-            yield client
-        elif self.connection is None:
-            yield self.Client(connection_pool=self._pool_for_acks)
-        else:
-            yield self._create_client()
+        yield self._redis if client is None else client
 
     def _basic_cancel(self, consumer_tag: str) -> None:
         super()._basic_cancel(consumer_tag)
