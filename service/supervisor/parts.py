@@ -22,7 +22,7 @@ API_COMMAND = (
     "gunicorn",
     "-c",
     "python:service.gunicorn_config",
-    "service.app:create_app()",
+    "service.wsgi:build()",
 )
 
 

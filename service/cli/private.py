@@ -1,0 +1,53 @@
+"""A service of one's own for the length of a command."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from service.cli.options import read_settings
+from service.cli.prepare import prepare_model
+from service.cli.terminal import unwinding_on_sigterm
+from service.supervisor.errors import ServiceError
+from service.supervisor.local import running
+from service.supervisor.parts import Plan
+from service.supervisor.signals import Signals
+from service.supervisor.valkey import free_port
+from tasks.settings import WorkerSettings
+
+
+@contextmanager
+def service_at(url: str | None) -> Iterator[str]:
+    """``url`` itself, or that of a service started for this, which is gone afterwards.
+
+    A private one never uses a shared Redis: its worker would take other people's requests.
+    """
+    if url is not None:
+        yield url.removesuffix("/")
+        return
+    try:
+        with unwinding_on_sigterm(), tempfile.TemporaryDirectory(prefix="inference-") as folder:
+            plan = _plan(Path(folder))
+            with Signals() as signals, running(plan, signals, _tell):
+                yield plan.url
+    except ServiceError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _plan(state: Path) -> Plan:
+    read_settings(WorkerSettings)
+    model, port = prepare_model(), free_port()
+    os.environ |= {"INFERENCE_HOST": "127.0.0.1", "INFERENCE_PORT": str(port), "INFERENCE_DRAIN_TIMEOUT": "0"}
+    env = {
+        name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "INFERENCE_REDIS_URL")
+    }
+    return Plan(state=state, env=env, url=f"http://127.0.0.1:{port}", model=str(model), drain_timeout_s=0)
+
+
+def _tell(text: str) -> None:
+    click.echo(f"{text} …", err=True)
