@@ -1,0 +1,248 @@
+"""A Celery pool of forked children that each run several tasks at once, in threads of one process.
+
+So a child's tasks can share one engine, and what they share dies with that child only. Child death,
+redelivery and statistics stay those of Celery's prefork pool, on which this is built; each method here
+says which of its assumptions, "one task a child", it lifts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from billiard.pool import ACK, READY, TASK, MaybeEncodingError
+from celery.concurrency import asynpool, prefork
+from celery.exceptions import ImproperlyConfigured
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks for a child whose exit was announced but which the system has not buried yet.
+REAP_INTERVAL_S = 0.02
+#: Looks at most; Celery's own, every five seconds, comes after them.
+REAP_TRIES = 100
+
+
+class SlotWorker(asynpool.Worker):  # type: ignore[misc]
+    """The child's side: takes jobs off its pipe and runs them in ``slots`` threads."""
+
+    def __init__(self, *args: Any, slots: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._slots = slots
+
+    def workloop(self, debug: Any = None, now: Any = monotonic, pid: int | None = None) -> None:
+        """Run jobs until told to exit, then let the running ones finish.
+
+        Celery's loop ends by waiting, up to 30 s, until the parent has counted as many results as this
+        child completed. That count assumes one task at a time, and what is in the pipe outlives the child.
+        """
+        # A pipe has no lock of its own, and a message takes more than one write.
+        self._pipe_lock = threading.Lock()
+        slots = ThreadPoolExecutor(self._slots, thread_name_prefix="slot")
+        try:
+            while True:
+                self._take_job(slots, pid or os.getpid())
+        finally:
+            slots.shutdown(wait=True)
+
+    def _take_job(self, slots: ThreadPoolExecutor, pid: int) -> None:
+        message = self.wait_for_job()  # raises SystemExit at the end
+        if message is None:
+            return
+        kind, (job, i, function, args, kwargs) = message
+        assert kind == TASK, kind  # noqa: S101 - nothing else is sent
+        self._put((ACK, (job, i, monotonic(), pid, self.synqW_fd)))
+        slots.submit(self._run, job, i, partial(function, *args, **kwargs))
+
+    def _run(self, job: int, i: Any, call: partial[Any]) -> None:
+        try:
+            result = (True, self.prepare_result(call()))
+        except BaseException:  # also SystemExit: it ends the task, never the child
+            result = (False, ExceptionInfo())
+        try:
+            self._put((READY, (job, i, result, self.inqW_fd)))
+        except Exception as exc:  # what can't be pickled is a failure of the task
+            self._put((READY, (job, i, (False, _not_sent(exc, result[1])), self.inqW_fd)))
+
+    def _put(self, message: Any) -> None:
+        with self._pipe_lock:
+            self.outq.put(message)
+
+
+def _not_sent(exc: Exception, value: Any) -> ExceptionInfo:
+    return ExceptionInfo((MaybeEncodingError, MaybeEncodingError(exc, value), exc.__traceback__))
+
+
+class Slots:
+    """How many jobs each child has, by its pipe; stands in for Celery's set of busy children.
+
+    A child is *in* it, that is busy, when all its slots are taken.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._taken: Counter[int] = Counter()
+
+    def add(self, pipe: int) -> None:
+        """A job was sent."""
+        self._taken[pipe] += 1
+
+    def release(self, pipe: int) -> None:
+        """A job has ended."""
+        self._taken[pipe] = max(0, self._taken[pipe] - 1)
+
+    def discard(self, pipe: int) -> None:
+        """The child is gone, with all its jobs."""
+        del self._taken[pipe]
+
+    def intersection_update(self, pipes: Collection[int]) -> None:
+        """Forget the other children."""
+        self._taken = Counter({pipe: num for pipe, num in self._taken.items() if pipe in pipes})
+
+    def recount(self, pipes: Iterable[int]) -> None:
+        """Take the pipes of all jobs, one entry each, for the truth."""
+        self._taken = Counter(pipes)
+
+    def free(self, pipe: int) -> int:
+        """Slots that are not taken."""
+        return self._slots - self._taken[pipe]
+
+    def __contains__(self, pipe: int) -> bool:
+        return self.free(pipe) <= 0
+
+    def __len__(self) -> int:
+        return sum(num >= self._slots for num in self._taken.values())
+
+
+class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
+    """The parent's side: gives each job to the child with the most free slots."""
+
+    def __init__(self, processes: int, *args: Any, slots: int, **kwargs: Any) -> None:
+        # Before Celery's part, which starts the children.
+        self.Worker = partial(SlotWorker, slots=slots)
+        super().__init__(processes, *args, **kwargs)
+        self.slots = slots
+        self._busy_workers = Slots(slots)
+        self._mark_worker_as_available = self._busy_workers.release
+
+    def apply_async(self, *args: Any, soft_timeout: Any = None, timeout: Any = None, **kwargs: Any) -> Any:
+        """Send a job. Time limits are dropped: Celery's would end the child and all that it runs."""
+        return super().apply_async(*args, **kwargs)
+
+    def terminate_job(self, pid: int, sig: Any = None) -> None:
+        """Refuse: the signal would end everything that the child runs."""
+        logger.warning(
+            "Not ending child %s, which runs other requests too. Cancel the request through the API "
+            "(DELETE /v1/jobs/ID, or close its connection), which frees its slot within a step.",
+            pid,
+        )
+
+    def _create_write_handlers(self, hub: Any, **kwargs: Any) -> None:
+        super()._create_write_handlers(hub, **kwargs)
+        write_to = hub.consolidate_callback
+
+        def write(ready: list[int]) -> None:
+            # Celery goes round the pipes that can be written, which are all, whoever has room: it filled
+            # one child before the next.
+            for _ in range(max(1, len(self.outbound_buffer))):
+                write_to([self._freest(ready)])
+
+        hub.consolidate_callback = write
+
+    def _freest(self, pipes: Iterable[int]) -> int:
+        def rank(pipe: int) -> tuple[int, int]:
+            child = self._fileno_to_inq.get(pipe)
+            return -self._busy_workers.free(pipe), child.index if child else 0
+
+        return min(pipes, key=rank)
+
+    def _event_process_exit(self, hub: Any, proc: Any) -> None:
+        super()._event_process_exit(hub, proc)
+        self._reap(hub, proc, REAP_TRIES)
+
+    def _reap(self, hub: Any, proc: Any, tries: int) -> None:
+        # Its pipe closes before its exit status can be had, and without that Celery takes it for alive.
+        if proc in self._pool and tries:
+            self.maintain_pool()
+            hub.call_later(REAP_INTERVAL_S, self._reap, hub, proc, tries - 1)
+
+    def flush(self) -> None:
+        """After a lost connection: drop the jobs that were not sent, keep those that were.
+
+        Celery drops also those sent but not yet acknowledged by the child, since the broker would deliver
+        them again. Here it does not, and each takes one of its child's slots.
+        """
+        sent = [job for job in self._cache.values() if not job._accepted and job._write_to]
+        super().flush()
+        self._cache.update((job._job, job) for job in sent if job._write_to._is_alive() and not job.ready())
+        children = (job._write_to or job._scheduled_for for job in self._cache.values())
+        self._busy_workers.recount(child.inqW_fd for child in children if child and child._is_alive())
+
+    def children(self) -> list[dict[str, int]]:
+        """Each child's process id, slots, and free slots: none while it starts."""
+        return [
+            {
+                "pid": child.pid,
+                "slots": self.slots,
+                "free": self._busy_workers.free(child.inqW_fd) if self._is_up(child) else 0,
+            }
+            for child in sorted(self._pool, key=lambda child: int(child.index))
+        ]
+
+    def _is_up(self, child: Any) -> bool:
+        return self._fileno_to_inq.get(child.inqW_fd) is child
+
+
+class TaskPool(prefork.TaskPool):  # type: ignore[misc]
+    """Celery's pool of ``workers`` children with ``slots`` threads; ``--concurrency`` counts all slots."""
+
+    limit: int
+
+    #: Celery's semaphore counts one task a child, and would leak the others' permits when it dies.
+    uses_semaphore = False
+
+    def on_start(self) -> None:
+        """Start the children."""
+        self._refuse_options()
+        slots = self.app.settings.shape.slots
+        if self.limit % slots:
+            raise ImproperlyConfigured(
+                f"--concurrency {self.limit} is no multiple of the {slots} slots of a child; "
+                f"set --workers and --slots instead"
+            )
+        self.Pool = partial(SlotPool, slots=slots)
+        total, self.limit = self.limit, self.limit // slots
+        try:
+            super().on_start()
+        finally:
+            self.limit = total
+        self.grow = self.shrink = self._refuse_resize
+
+    @property
+    def num_processes(self) -> int:
+        """Tasks that run at once; Celery takes it for the number of messages to hold."""
+        return self.limit
+
+    def _refuse_options(self) -> None:
+        if self.options.get("threads", True):
+            raise ImproperlyConfigured("this pool needs Celery's event loop; on Windows use --pool=threads")
+        for option in ("maxtasksperchild", "max_memory_per_child", "timeout", "soft_timeout"):
+            if self.options.get(option):
+                raise ImproperlyConfigured(
+                    f"{option} would end children that run other requests too: unset it"
+                )
+
+    def _refuse_resize(self, n: int = 1) -> None:
+        raise NotImplementedError("the pool has a fixed size: restart the worker with other --workers")
+
+    def _get_info(self) -> dict[str, Any]:
+        info: dict[str, Any] = super()._get_info()
+        children = self._pool.children()
+        return {**info, "children": children, "free": sum(child["free"] for child in children)}

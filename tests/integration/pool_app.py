@@ -1,0 +1,32 @@
+"""A worker's application with a task that a test holds and lets go, over Redis."""
+
+from __future__ import annotations
+
+import os
+
+from redis import Redis
+
+from tasks.celery import create_app
+from tasks.settings import WorkerSettings
+
+settings = WorkerSettings()
+app = create_app(settings)
+app.conf.update(imports=())
+
+
+@app.task(name="hold")
+def hold(name: str) -> None:
+    """Say which process runs this, wait for permission, say that it is done."""
+    redis = Redis.from_url(settings.redis_url, socket_timeout=None)
+    redis.rpush("started", f"{name} {os.getpid()}")
+    redis.blpop([f"go:{name}"], timeout=60)
+    redis.rpush("done", name)
+    redis.close()
+
+
+@app.task(name="say")
+def say(name: str) -> None:
+    """Be done at once."""
+    redis = Redis.from_url(settings.redis_url)
+    redis.rpush("done", name)
+    redis.close()
