@@ -39,5 +39,5 @@ def claims(model: str) -> str:
 
 
 def child(child_id: str) -> str:
-    """One child's registration (hash with a time to live)."""
+    """One child's registration (JSON with a time to live)."""
     return f"{PREFIX}child:{child_id}"

@@ -21,7 +21,7 @@ TTL_S = 7
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them in use.
+    """One worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them used.
 
     ``id`` is ``worker/pid``; ``worker`` is Celery's node name.
     """
@@ -52,7 +52,7 @@ class Registry:
 
     def announce(self, child: Child) -> None:
         """Say that a child lives, for the next :data:`TTL_S` seconds."""
-        seconds, _ = cast("tuple[int, int]", self._redis.time())
+        seconds, _ = self._redis.time()
         with self._redis.pipeline() as pipe:
             pipe.set(keys.child(child.id), json.dumps(asdict(child)), ex=TTL_S)
             pipe.zadd(keys.CHILDREN, {child.id: seconds + TTL_S})

@@ -77,7 +77,7 @@ class BrokerSettings(BaseSettings):
 
 
 class WorkerSettings(BrokerSettings):
-    """How a worker host runs the model: ``workers`` children × ``slots`` sequences × ``threads``."""
+    """How a worker host runs the model: ``workers`` children of ``slots`` sequences and ``threads``."""
 
     workers: int = Field(default=0, ge=0, description="Children, each with a context; 0: suits the machine.")
     slots: int = Field(default=0, ge=0, description="Sequences decoded together in a child; 0: automatic.")
@@ -103,10 +103,11 @@ class WorkerSettings(BrokerSettings):
         cores, shape = available_cores(), self.shape
         if shape.workers * shape.threads > cores and not self.oversubscribe:
             raise ValueError(
-                f"--workers {shape.workers} x --threads {shape.threads} needs {shape.workers * shape.threads} "
-                f"cores, but {cores} are available, and threads waiting for each other would make it many times "
-                f"slower; the largest that fits is --workers {max(1, cores // shape.threads)} --threads "
-                f"{min(shape.threads, cores)} (--oversubscribe to do it all the same)"
+                f"--workers {shape.workers} x --threads {shape.threads} needs "
+                f"{shape.workers * shape.threads} cores, but {cores} are available, and threads that wait "
+                f"for each other make it many times slower; the largest that fits is --workers "
+                f"{max(1, cores // shape.threads)} --threads {min(shape.threads, cores)} "
+                f"(--oversubscribe to do it all the same)"
             )
         return self
 

@@ -55,10 +55,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """What one running request has to deliver at a step; no text, tokens or end asks only whether to go on."""
+    """What one running request has to deliver at a step; no text, tokens or end asks only whether to go on.
+
+    ``seq`` numbers the event, one above the claim's ``seq`` first, so that an append can be repeated.
+    """
 
     id: str
     attempt: int
+    seq: int
     text: str = ""
     tokens: tuple[int, ...] = ()
     prompt_tokens: int | None = None
@@ -91,7 +95,7 @@ class RequestStore:
         ``watch`` is the channel to publish its events on, or empty. Unless the queue accepts the request
         within :data:`NEW_TTL_S`, the record goes away by itself.
         """
-        args = [request.id, request.to_json(), request.model, watch, queue_timeout_s, NEW_TTL_S]
+        args: list[Any] = [request.id, request.to_json(), request.model, watch, queue_timeout_s, NEW_TTL_S]
         return bool(self._create(args=args))
 
     def forget(self, request_id: str) -> None:
@@ -141,11 +145,11 @@ class RequestStore:
 
     def expire_due(self) -> int:
         """End the waiting requests whose queue timeout is over; how many."""
-        return cast("int", self._expire(args=[self._ttl]))
+        return int(self._expire(args=[self._ttl]))
 
     def num_running(self) -> int:
         """Requests claimed and not over, of all models."""
-        return cast("int", self.redis.zcard(keys.RUNNING))
+        return self.redis.zcard(keys.RUNNING)
 
     def claim_interval_s(self, model: str) -> float | None:
         """Mean seconds between a model's latest claims, the queue's drain time per place, or ``None``.
@@ -155,7 +159,7 @@ class RequestStore:
         times = [float(t) for t in cast("list[bytes]", self.redis.lrange(keys.claims(model), 0, -1))]
         if not times:
             return None
-        seconds, micros = cast("tuple[int, int]", self.redis.time())
+        seconds, micros = self.redis.time()
         return max(0.0, seconds + micros / 1e6 - times[-1]) / len(times)
 
     # ---- the worker's side ----------------------------------------------------------------------
@@ -225,11 +229,12 @@ def script_source(name: str) -> str:
 
 def _append_args(item: Append) -> Iterable[Any]:
     if item.is_silent:
-        return (item.id, item.attempt, "", 0, "", "", "")
+        return (item.id, item.attempt, item.seq, "", 0, "", "", "")
     event = {"t": item.text, "k": item.tokens}
     return (
         item.id,
         item.attempt,
+        item.seq,
         _compact(event)[1:-1],
         len(item.tokens),
         "" if item.prompt_tokens is None else item.prompt_tokens,

@@ -44,7 +44,8 @@ class Engine:
         self._sink = sink
         self._observer = observer or Observer()
         self._clock = clock
-        self._inbox: SimpleQueue[tuple[str, Job | str | None, float]] = SimpleQueue()
+        #: A job to generate, a key to cancel, or None to close; and when it was sent.
+        self._inbox: SimpleQueue[tuple[Job | str | None, float]] = SimpleQueue()
         self._waiting: deque[tuple[Job, float]] = deque()
         self._running: dict[int, Sequence] = {}
         self._samplers: dict[int, Sampler] = {}
@@ -63,15 +64,15 @@ class Engine:
 
     def submit(self, job: Job) -> None:
         """Have a job generated."""
-        self._inbox.put(("submit", job, self._clock()))
+        self._inbox.put((job, self._clock()))
 
     def cancel(self, key: str) -> None:
         """Drop a job before the next step; its sink hears no more of it."""
-        self._inbox.put(("cancel", key, 0.0))
+        self._inbox.put((key, 0.0))
 
     def close(self) -> None:
         """Drop everything, free the context, and wait for the thread."""
-        self._inbox.put(("close", None, 0.0))
+        self._inbox.put((None, 0.0))
         self._thread.join()
 
     @property
@@ -84,7 +85,7 @@ class Engine:
     def _run(self) -> None:
         try:
             self._context = self._make_context()
-        except Exception as error:  # noqa: BLE001 — handed to start()
+        except Exception as error:
             self._ready.put(error)
             return
         self._slots = SlotTable(self._context.slots)
@@ -110,7 +111,7 @@ class Engine:
         is_idle = not self._running and not self._waiting
         while True:
             try:
-                kind, what, when = self._inbox.get(block=is_idle)
+                what, when = self._inbox.get(block=is_idle)
             except Empty:
                 return
             is_idle = False

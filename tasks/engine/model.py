@@ -11,13 +11,14 @@ import ctypes
 import logging
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import llama_cpp as ll
 import numpy as np
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from numpy.typing import NDArray
 
 from tasks.messages import Sampling
@@ -53,7 +54,7 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One token of a batch: ``token`` at position ``pos`` of sequence ``seq``; its logits if ``is_output``."""
+    """One token of a batch at position ``pos`` of sequence ``seq``, with its logits if ``is_output``."""
 
     token: int
     pos: int
@@ -93,6 +94,18 @@ class Model:
         raw = ll.llama_model_chat_template(self.handle, None)
         return None if raw is None else raw.decode()
 
+    def make_chat_formatter(self) -> Callable[..., Any] | None:
+        """llama-cpp-python's sandboxed Jinja formatter over the model's template, or ``None`` without one."""
+        template = self.chat_template
+        if template is None:
+            return None
+        bos, eos = (self._special(token) for token in (self.bos, self.eos))
+        formatter: Callable[..., Any] = Jinja2ChatFormatter(template, eos_token=eos, bos_token=bos)
+        return formatter
+
+    def _special(self, token: int) -> str:
+        return self._read_piece(token, special=True).decode(errors="replace") if token >= 0 else ""
+
     @property
     def bos(self) -> int:
         """The beginning-of-sequence token's id, or -1."""
@@ -128,15 +141,14 @@ class Model:
             raise ValueError("the text could not be tokenized")
         return list(buffer[:count])
 
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes a token stands for; may end inside a UTF-8 character. Special tokens are empty by default."""
-        key = -token - 1 if special else token
-        found = self._pieces.get(key)
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; may end inside a UTF-8 character. Special tokens have none."""
+        found = self._pieces.get(token)
         if found is None:
-            found = self._pieces[key] = self._read_piece(token, special)
+            found = self._pieces[token] = self._read_piece(token, special=False)
         return found
 
-    def _read_piece(self, token: int, special: bool) -> bytes:
+    def _read_piece(self, token: int, *, special: bool) -> bytes:
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -211,7 +223,7 @@ class Context:
         """The likeliest token of each output row of the last batch, in the rows' order."""
         logits = ll.llama_get_logits(self.handle)
         table = np.ctypeslib.as_array(logits, shape=(num_outputs, self.model.n_vocab))
-        return table.argmax(axis=1).tolist()
+        return [int(token) for token in table.argmax(axis=1)]
 
     def trim(self, seq: int, start: int) -> bool:
         """Drop a sequence's cells from position ``start`` on; ``False`` if the model can't cut there."""
@@ -335,7 +347,7 @@ def _stages(model: Model, sampling: Sampling) -> Iterable[Any]:
     yield ll.llama_sampler_init_top_p(sampling.top_p, 1)
     yield ll.llama_sampler_init_min_p(sampling.min_p, 1)
     yield ll.llama_sampler_init_temp(sampling.temperature)
-    seed = random.getrandbits(32) if sampling.seed is None else sampling.seed & 0xFFFFFFFF  # noqa: S311 — no secret
+    seed = random.getrandbits(32) if sampling.seed is None else sampling.seed & 0xFFFFFFFF
     yield ll.llama_sampler_init_dist(seed)
 
 
@@ -344,7 +356,9 @@ def _check_file(path: Path) -> None:
         raise ModelError(f"{path}: no such file; `inference-server model fetch` gets the default model")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise ModelError(f"{path}: not a GGUF file; convert the model to GGUF or choose another with --model")
+            raise ModelError(
+                f"{path}: not a GGUF file; convert the model to GGUF or choose another with --model"
+            )
 
 
 def _load_failure(path: Path) -> str:

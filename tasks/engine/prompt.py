@@ -1,15 +1,14 @@
-"""From a request to the tokens of its prompt; whatever only the model's own file can refuse is refused here."""
+"""From a request to its prompt's tokens; what only the model's own file can refuse is refused here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.messages import ErrorCode, Failure, GenerateRequest
 
 if TYPE_CHECKING:
-    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
     from tasks.engine.model import Model
 
 
@@ -52,31 +51,28 @@ class PromptBuilder:
 
     def _render(self, request: GenerateRequest) -> str:
         messages = [{"role": m.role, "content": m.content} for m in request.messages or ()]
+        formatter = self._formatter
         try:
-            return self._formatter(messages=messages).prompt
+            return str(formatter(messages=messages).prompt)
         except Exception as error:
             # A template is the model file's code and may raise anything; jinja2's sandbox holds it.
             message = f"The model's chat template refused the messages: {error}"
             raise PromptError(Failure(ErrorCode.INVALID_PROMPT, message, "messages")) from error
 
     @cached_property
-    def _formatter(self) -> Jinja2ChatFormatter:
-        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
-        model = self._model
-        if model.chat_template is None:
-            message = f"The model {model.path.name} has no chat template; use /v1/completions."
+    def _formatter(self) -> Callable[..., Any]:
+        formatter = self._model.make_chat_formatter()
+        if formatter is None:
+            message = f"The model {self._model.path.name} has no chat template; use /v1/completions."
             raise PromptError(Failure(ErrorCode.INVALID_PROMPT, message, "messages"))
-        return Jinja2ChatFormatter(
-            model.chat_template,
-            eos_token=model.piece(model.eos, special=True).decode(errors="replace") if model.eos >= 0 else "",
-            bos_token=model.piece(model.bos, special=True).decode(errors="replace") if model.bos >= 0 else "",
-        )
+        return formatter
 
     def _too_long(self, request: GenerateRequest, num_tokens: int, room: int) -> Failure:
         field = "messages" if request.prompt is None else "prompt"
         if room < 1:
-            message = f"The prompt has {num_tokens} tokens, but the context holds {self._n_ctx} with the answer."
+            message = (
+                f"The prompt has {num_tokens} tokens, but the context holds {self._n_ctx} with the answer."
+            )
             return Failure(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, field)
         message = (
             f"The context holds {self._n_ctx} tokens; the prompt has {num_tokens}, which leaves {room}, "

@@ -105,7 +105,5 @@ class Sequence:
             prompt_ms=0.0 if first is None else (first - self.admitted) * 1e3,
             predicted_n=self.num_new,
             first_ms=None if first is None else (first - self.submitted) * 1e3,
-            gaps_ms=tuple(
-                (b - a) * 1e3 for a, b in zip(self.times, self.times[1:], strict=False)
-            ),
+            gaps_ms=tuple((b - a) * 1e3 for a, b in zip(self.times, self.times[1:], strict=False)),
         )

@@ -1,0 +1,150 @@
+"""What a worker child is made of: one engine, one deliverer, one registration. Built in this one place."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from threading import Event as Flag
+from threading import Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from tasks.deliver import Deliverer
+from tasks.engine.engine import Engine
+from tasks.engine.model import Context, Model
+from tasks.engine.prompt import PromptBuilder, PromptError
+from tasks.engine.sequence import Job
+from tasks.messages import Failure
+from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
+from tasks.run import Run
+from tasks.store import Append, Claim, RequestStore
+from tasks.transport import connect
+
+if TYPE_CHECKING:
+    from tasks.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+
+#: A command that Redis doesn't answer is repeated for a few seconds; all of ours may be.
+REDIS_OPTIONS: dict[str, Any] = {
+    "socket_timeout": 5.0,
+    "socket_connect_timeout": 2.0,
+    "socket_keepalive": True,
+    "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5),
+    "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
+}
+
+
+class WorkerChild:
+    """Runs requests on one context, several at a time, each from a thread of its own."""
+
+    def __init__(self, settings: WorkerSettings, model: Model, worker: str, slots: int, threads: int) -> None:
+        """``worker`` is the Celery node's name; ``slots`` and ``threads`` are this child's."""
+        self._settings = settings
+        client = connect(settings.redis_url, **REDIS_OPTIONS)
+        self._store = RequestStore(client, settings.result_ttl)
+        self._registry = Registry(client)
+        self._deliverer = Deliverer(self._store)
+        n_ctx = min(settings.n_ctx, model.n_ctx_train or settings.n_ctx)
+        make_context = partial(
+            Context, model, slots=slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads
+        )
+        self._engine = Engine(make_context, self._deliverer.put)
+        self._prompts = PromptBuilder(model, n_ctx)
+        self._model = model
+        name = settings.served_name or ""
+        self._card = Child(f"{worker}/{os.getpid()}", worker, os.getpid(), name, n_ctx, slots)
+        self._closing = Flag()
+        self._heart = Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Make the context, then say so. Raises :class:`~tasks.engine.model.ModelError`."""
+        self._engine.start()
+        self._deliverer.start(self._engine.cancel)
+        self._heart.start()
+        logger.info(
+            "child ready: %d slots of %d tokens for model %s",
+            self._card.slots,
+            self._card.n_ctx,
+            self._card.model,
+        )
+
+    def close(self) -> None:
+        """Withdraw, and free the context; requests that run are left to a later attempt."""
+        self._closing.set()
+        self._engine.close()
+        self._deliverer.close()
+        self._heart.join()
+
+    def run(self, request_id: str) -> None:
+        """Generate a request to its end, or to the end of this attempt."""
+        claim = self._store.claim(request_id, self._card.id, self._settings.max_attempts)
+        if claim is None:
+            return
+        run = Run(claim, claim.seq)
+        try:
+            self._start(run, claim)
+        except PromptError as error:
+            self._fail(run, error.failure)
+            return
+        run.over.wait()
+
+    def _start(self, run: Run, claim: Claim) -> None:
+        prompt, max_tokens = self._prompts.build(claim.request)
+        delivered = self._delivered(claim)
+        run.prompt_tokens, run.num_delivered = len(prompt), len(delivered)
+        self._deliverer.add(run)
+        run.submitted_at = monotonic()
+        request = claim.request
+        self._engine.submit(
+            Job(
+                key=run.id,
+                prompt=prompt,
+                max_tokens=max_tokens,
+                sampling=request.sampling,
+                stop=request.stop,
+                ignore_eos=request.ignore_eos,
+                delivered=delivered,
+                deadline=run.deadline,
+            )
+        )
+
+    def _delivered(self, claim: Claim) -> tuple[int, ...]:
+        """The tokens that earlier attempts delivered: generation goes on after them."""
+        if claim.seq == 0:
+            return ()
+        return tuple(t for event in self._store.read_log(claim.request.id) for t in event.tokens)
+
+    def _fail(self, run: Run, failure: Failure) -> None:
+        end = run.failed(failure)
+        self._store.append([Append(run.id, run.claim.attempt, run.seq + 1, end=end)])
+
+    def _beat(self) -> None:
+        """Keep this child's registration alive; Redis being away is no reason to stop."""
+        self._try(self._introduce)
+        while not self._closing.wait(HEARTBEAT_S):
+            self._try(self._announce)
+        self._try(partial(self._registry.withdraw, self._card.id))
+
+    def _introduce(self) -> None:
+        created = int(self._model.path.stat().st_mtime)
+        self._registry.add_model(ServedModel(self._card.model, self._card.n_ctx, created))
+        self._announce()
+
+    def _announce(self) -> None:
+        self._registry.announce(replace(self._card, busy=self._engine.num_running))
+
+    @staticmethod
+    def _try(action: Callable[[], None]) -> None:
+        try:
+            action()
+        except redis.RedisError as error:
+            logger.warning("could not register: %s", error)

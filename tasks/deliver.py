@@ -1,0 +1,155 @@
+"""From the engine's deltas to the requests' logs: one round trip a step, whoever streams."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from time import monotonic, sleep
+
+from redis import RedisError
+from redis.backoff import ExponentialBackoff
+
+from tasks.engine.sequence import Delta, Ending
+from tasks.run import Run
+from tasks.store import Append, RequestStore
+
+logger = logging.getLogger(__name__)
+
+#: A request that nobody streams is written at so many tokens or seconds, whichever comes first.
+SELDOM_TOKENS = 64
+SELDOM_S = 0.5
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What a run has generated and not yet delivered."""
+
+    run: Run
+    since: float
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    ending: Ending | None = None
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.tokens += delta.tokens
+        self.ending = delta.ending or self.ending
+
+    def is_due(self, now: float) -> bool:
+        return (
+            self.run.is_stream
+            or self.ending is not None
+            or len(self.tokens) >= SELDOM_TOKENS
+            or now - self.since >= SELDOM_S
+        )
+
+
+class Deliverer:
+    """A thread between the engine and Redis, so that neither waits for the other.
+
+    While Redis is away it keeps what the engine gives and tries again; nothing is dropped, since a
+    request's tokens are bounded.
+    """
+
+    def __init__(self, store: RequestStore) -> None:
+        self._store = store
+        self._stop: Callable[[str], None] = lambda _key: None
+        self._steps: SimpleQueue[list[Delta] | None] = SimpleQueue()
+        self._runs: dict[str, Run] = {}
+        self._pending: dict[str, _Pending] = {}
+        self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
+        self._thread = Thread(target=self._run, name="deliverer", daemon=True)
+
+    def start(self, stop: Callable[[str], None]) -> None:
+        """Begin to deliver; ``stop`` drops a job from the engine, by its key."""
+        self._stop = stop
+        self._thread.start()
+
+    def put(self, deltas: list[Delta]) -> None:
+        """The engine's sink: one step's deltas."""
+        self._steps.put(deltas)
+
+    def close(self) -> None:
+        """Deliver what is there, and end."""
+        self._steps.put(None)
+        self._thread.join()
+
+    def add(self, run: Run) -> None:
+        """Know a run before its job is submitted."""
+        self._runs[run.id] = run
+
+    def _run(self) -> None:
+        while (deltas := self._steps.get()) is not None:
+            self._collect(deltas)
+            self._collect_rest()
+            self._flush()
+
+    def _collect_rest(self) -> None:
+        """Take the steps that came while the last ones were written, to write them together."""
+        for _ in range(self._steps.qsize()):
+            deltas = self._steps.get()
+            if deltas is None:
+                self._steps.put(None)  # for the loop, after this flush
+            else:
+                self._collect(deltas)
+
+    def _collect(self, deltas: Iterable[Delta]) -> None:
+        now = monotonic()
+        for delta in deltas:
+            run = self._runs.get(delta.key)
+            if run is not None:
+                self._pending.setdefault(delta.key, _Pending(run, now)).add(delta)
+
+    def _flush(self) -> None:
+        """Write what is due, and ask for the others whether to go on."""
+        now = monotonic()
+        due = {key for key, pending in self._pending.items() if pending.is_due(now)}
+        items = [_item(pending, is_due=key in due) for key, pending in self._pending.items()]
+        if not items:
+            return
+        verdicts = self._append(items)
+        for item, goes_on in zip(items, verdicts, strict=True):
+            self._settle(item, goes_on=goes_on)
+
+    def _append(self, items: list[Append]) -> list[bool]:
+        failures = 0
+        while True:
+            try:
+                return self._store.append(items)
+            except RedisError as error:
+                failures += 1
+                if failures == 1:
+                    logger.warning("Redis is away (%s); what is generated is kept until it is back", error)
+                # Steps go on arriving meanwhile and are delivered together afterwards.
+                sleep(self._backoff.compute(failures))
+
+    def _settle(self, item: Append, *, goes_on: bool) -> None:
+        pending = self._pending[item.id]
+        if not item.is_silent:
+            pending.run.seq = item.seq
+        if not goes_on:
+            self._stop(item.id)
+        if not goes_on or item.end is not None:
+            del self._runs[item.id]
+            pending.run.over.set()
+        if not goes_on or not item.is_silent or not pending.tokens:
+            del self._pending[item.id]
+
+
+def _item(pending: _Pending, *, is_due: bool) -> Append:
+    run = pending.run
+    if not is_due:
+        return Append(run.id, run.claim.attempt, run.seq + 1)
+    return Append(
+        run.id,
+        run.claim.attempt,
+        run.seq + 1,
+        text=pending.text,
+        tokens=pending.tokens,
+        prompt_tokens=run.prompt_tokens if run.seq == run.claim.seq else None,
+        end=None if pending.ending is None else run.finished(pending.ending),
+        itl_ms=() if pending.ending is None else pending.ending.gaps_ms,
+    )

@@ -1,0 +1,109 @@
+"""The one task, and the one engine of each process that runs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from threading import Lock
+from typing import Any
+
+from celery import current_app, shared_task, signals
+from celery.concurrency import get_implementation
+from celery.concurrency.prefork import TaskPool as Prefork
+
+from tasks.child import WorkerChild
+from tasks.engine.model import Model, ModelError
+from tasks.messages import TASK_NAME
+from tasks.pool import TaskPool
+from tasks.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessEngine:
+    """This process's :class:`WorkerChild`, made when it is first needed.
+
+    In a parent that forks, only the weights are loaded; each child makes its context over them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._model: Model | None = None
+        self._child: WorkerChild | None = None
+        self._worker = "worker"
+        self._slots, self._threads = 1, 1
+
+    def prepare(self, worker: Any) -> None:
+        """In the worker's parent: settle slots and threads for its pool, and load the weights to share.
+
+        With a GPU nothing may touch the device before the fork, so the child loads them itself.
+        """
+        settings: WorkerSettings = worker.app.settings
+        pool, shape = get_implementation(worker.pool_cls), settings.shape
+        self._worker = worker.hostname
+        if issubclass(pool, TaskPool):
+            self._slots, self._threads = shape.slots, shape.threads
+        elif issubclass(pool, Prefork):
+            self._slots, self._threads = 1, shape.threads
+        else:
+            self._slots, self._threads = worker.concurrency, shape.workers * shape.threads
+        if settings.gpu_layers == 0:
+            self._model = self._load(settings)
+
+    def start(self) -> WorkerChild:
+        """The child, made on the first call. Raises :class:`~tasks.engine.model.ModelError`."""
+        with self._lock:
+            if self._child is None:
+                settings: WorkerSettings = current_app.settings
+                model = self._model or self._load(settings)
+                child = WorkerChild(settings, model, self._worker, self._slots, self._threads)
+                child.start()
+                self._model, self._child = model, child
+            return self._child
+
+    def stop(self) -> None:
+        """Withdraw the child, if there is one."""
+        with self._lock:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
+
+    @staticmethod
+    def _load(settings: WorkerSettings) -> Model:
+        if settings.model is None:
+            raise ModelError("no model is set; give --model or INFERENCE_MODEL")
+        return Model(settings.model, settings.gpu_layers)
+
+
+_engine = ProcessEngine()
+
+
+@shared_task(name=TASK_NAME)
+def generate(request_id: str) -> None:
+    """Generate the answer to a request; its tokens go to the request's log."""
+    _engine.start().run(request_id)
+
+
+@signals.worker_init.connect(weak=False)
+def _on_worker_init(sender: Any, **_: Any) -> None:
+    try:
+        _engine.prepare(sender)
+    except ModelError as error:
+        raise SystemExit(f"inference-server worker: {error}") from None
+
+
+@signals.worker_process_init.connect(weak=False)
+def _on_child_init(**_: Any) -> None:
+    try:
+        _engine.start()
+    except ModelError as error:
+        # Every child would fail in the same way: end the worker, which names the reason.
+        logger.critical("%s", error)
+        os.kill(os.getppid(), signal.SIGQUIT)
+        raise SystemExit(1) from None
+
+
+@signals.worker_process_shutdown.connect(weak=False)
+def _on_child_shutdown(**_: Any) -> None:
+    _engine.stop()
