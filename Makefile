@@ -55,6 +55,8 @@ bench: model  ## measure throughput and latency on this machine
 
 lock: setup  ## resolve the dependencies again
 	$(PY) -m uv pip compile --universal --generate-hashes --extra dev -p 3.11 pyproject.toml -o requirements.lock
+	$(PY) -m uv pip compile --universal --generate-hashes -c requirements.lock -p 3.11 pyproject.toml \
+	    -o deploy/requirements.lock
 
 clean:  ## remove caches and build output
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,62 @@
+"""Closed-loop load for Locust: each user streams one answer after another.
+
+Time to first token, gaps between tokens and whole requests are rows of their own. The project's own
+client reads the stream: Locust's ``iter_lines`` hands lines on only when 1,024 bytes have come, which
+would make the first token late.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from locust import User, constant, events, task
+
+from service.cli.client import ClientError, Sample, chat_body, measure, served_model
+from service.cli.load import SYSTEM_PROMPT, prompts
+
+_PROMPTS = prompts()
+
+
+@events.init_command_line_parser.add_listener
+def _options(parser: ArgumentParser) -> None:
+    parser.add_argument("--n-predict", type=int, default=128, help="Tokens of each answer.")
+
+
+class ChatUser(User):  # type: ignore[misc]
+    """Asks, reads the answer to its end, and asks again."""
+
+    wait_time = constant(0)
+
+    def on_start(self) -> None:
+        """Find out what is served."""
+        self._url = str(self.host).removesuffix("/")
+        self._model = served_model(self._url)
+
+    @task
+    def chat(self) -> None:
+        """One answer; greedy, and past the end of sequence, so that all have one length."""
+        body = chat_body(
+            self._model,
+            next(_PROMPTS),
+            SYSTEM_PROMPT,
+            self.environment.parsed_options.n_predict,
+            temperature=0,
+            ignore_eos=True,
+        )
+        try:
+            self._report(measure(self._url, body))
+        except ClientError as error:
+            self._fire("e2e", 0.0, exception=error)
+
+    def _report(self, sample: Sample) -> None:
+        self._fire("ttft", sample.ttft_s)
+        for gap in sample.gaps_s:
+            self._fire("itl", gap)
+        self._fire("e2e", sample.ended - sample.started, response_length=len(sample.text.encode()))
+
+    def _fire(self, name: str, seconds: float, **extra: Any) -> None:
+        values = {"response_length": 0, "exception": None, "context": {}, **extra}
+        self.environment.events.request.fire(
+            request_type="chat", name=name, response_time=seconds * 1e3, **values
+        )

@@ -1,0 +1,91 @@
+"""A service under test: the real command, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from service.supervisor.probe import answers_200
+from tests.waiting import wait_until
+
+#: The installed command's module, run by this interpreter.
+COMMAND = (sys.executable, "-c", "from service.cli import main; main(prog_name='inference-server')")
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def clean_environment() -> dict[str, str]:
+    """This environment without the settings of a service."""
+    ours = ("INFERENCE_", "REDIS_URL")
+    kept = ("INFERENCE_MODELS_DIR",)
+    return {name: value for name, value in os.environ.items() if name in kept or not name.startswith(ours)}
+
+
+def run_command(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run ``inference-server`` to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=timeout,
+        check=False,
+    )
+
+
+class Served:
+    """``inference-server serve`` with a state folder of its own; ``options`` are added to its command."""
+
+    def __init__(self, state: Path, *options: str, port: int | None = None) -> None:
+        self.state = state
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        state.mkdir(parents=True, exist_ok=True)
+        self.output = state / "output"
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                [*COMMAND, "serve", "--state-dir", str(state), "--port", str(self.port), *options],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=clean_environment(),
+                start_new_session=True,
+            )
+
+    def wait_ready(self) -> Served:
+        """Return when it takes requests; fail with its output when it ends instead."""
+        probe = answers_200(f"{self.url}/readyz")
+        wait_until(lambda: self.process.poll() is not None or probe(), timeout=90)
+        assert self.process.poll() is None, self.output.read_text()
+        wait_until(lambda: "Ready on" in self.output.read_text())
+        return self
+
+    def family(self) -> list[psutil.Process]:
+        """Every process that belongs to it, itself first."""
+        leader = psutil.Process(self.process.pid)
+        return [leader, *leader.children(recursive=True)]
+
+    def part(self, word: str) -> psutil.Process:
+        """The part whose command has ``word``: ``valkey-server``, ``celery`` or ``gunicorn``."""
+        return next(child for child in self.family()[0].children() if any(word in a for a in child.cmdline()))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to end; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(timeout=90)
+
+
+def are_gone(processes: list[psutil.Process]) -> bool:
+    """Whether none of ``processes`` runs any more."""
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
