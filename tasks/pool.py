@@ -21,6 +21,7 @@ from billiard.einfo import ExceptionInfo
 from billiard.pool import ACK, READY, TASK, MaybeEncodingError
 from celery.concurrency import asynpool, prefork
 from celery.exceptions import ImproperlyConfigured
+from redis import RedisError
 
 logger = logging.getLogger(__name__)
 
@@ -174,16 +175,20 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
             hub.call_later(REAP_INTERVAL_S, self._reap, hub, proc, tries - 1)
 
     def flush(self) -> None:
-        """After a lost connection: drop the jobs that were not sent, keep those that were.
+        """When the consumer stops, for good or to reconnect: put back what no child has, keep the rest.
 
-        Celery drops also those sent but not yet acknowledged by the child, since the broker would deliver
-        them again. Here it does not, and each takes one of its child's slots.
+        Celery drops all that the children have not acknowledged, since the broker would deliver it again.
+        Here it does not, and what was sent takes one of its child's slots.
         """
-        sent = [job for job in self._cache.values() if not job._accepted and job._write_to]
+        pending = [job for job in self._cache.values() if not job._accepted]
         super().flush()
-        self._cache.update((job._job, job) for job in sent if job._write_to._is_alive() and not job.ready())
-        children = (job._write_to or job._scheduled_for for job in self._cache.values())
-        self._busy_workers.recount(child.inqW_fd for child in children if child and child._is_alive())
+        for job in reversed(pending):
+            if not job._write_to:
+                _put_back(job)
+            elif job._write_to._is_alive():
+                self._cache[job._job] = job
+        children = (job._write_to for job in self._cache.values() if job._write_to)
+        self._busy_workers.recount(child.inqW_fd for child in children if child._is_alive())
 
     def children(self) -> list[dict[str, int]]:
         """Each child's process id, slots, and free slots: none while it starts."""
@@ -198,6 +203,12 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
 
     def _is_up(self, child: Any) -> bool:
         return self._fileno_to_inq.get(child.inqW_fd) is child
+
+
+def _put_back(job: Any) -> None:
+    message = job._callback.__self__.message
+    # A Redis that is away leaves it to the lease to run out.
+    message.reject_log_error(logger, (RedisError, OSError), requeue=True)
 
 
 class TaskPool(prefork.TaskPool):  # type: ignore[misc]

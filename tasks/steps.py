@@ -81,6 +81,7 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         self._worker = worker
+        self._deadline: threading.Timer | None = None
 
     def start(self, worker: Any) -> None:
         """Take over the signals from Celery."""
@@ -91,20 +92,27 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         """Nothing: the pool stops after this, and the time goes on until it has."""
 
     def close(self, worker: Any) -> None:
-        """The worker is stopping: its time runs from here."""
-        timeout = worker.app.settings.drain_timeout
-        logger.info("Stopping; %d requests have %g s to finish", len(held_requests()), timeout)
-        deadline = threading.Timer(timeout, self._give_up)
-        deadline.daemon = True
-        deadline.start()
+        """The worker is stopping, perhaps by remote control."""
+        self._begin()
 
     def _on_signal(self, signum: int, frame: Any) -> None:
-        if state.should_stop is not None:
+        if self._deadline is not None:
             self._give_up()
             return
         name = signal.Signals(signum).name
         signals.worker_shutting_down.send(sender=self._worker.hostname, sig=name, how="Warm", exitcode=0)
         state.should_stop = platforms.EX_OK
+        # Here and not when the event loop has ended: the solo pool's task would come first.
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._deadline is not None:
+            return
+        timeout = self._worker.app.settings.drain_timeout
+        logger.info("Stopping; %d requests have %g s to finish", len(held_requests()), timeout)
+        self._deadline = threading.Timer(timeout, self._give_up)
+        self._deadline.daemon = True
+        self._deadline.start()
 
     def _give_up(self) -> None:
         """End what still runs, which puts it back at the head of the line."""

@@ -12,6 +12,7 @@ from tasks.settings import WorkerSettings
 settings = WorkerSettings()
 app = create_app(settings)
 app.conf.update(imports=())
+app.conf.broker_transport_options["client_name"] = "worker"
 
 
 @app.task(name="hold")
