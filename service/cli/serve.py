@@ -16,6 +16,7 @@ from service.supervisor.parts import Plan
 from service.supervisor.probe import local_url, require_free
 from service.supervisor.settings import LocalSettings
 from service.supervisor.signals import STOPPING, Signals
+from service.supervisor.valkey import require_reachable
 from tasks.settings import WorkerSettings
 
 
@@ -57,6 +58,9 @@ def _plan() -> Plan:
         read_settings(WorkerSettings),
     )
     require_free(api.host, api.port)
+    redis_url = os.environ.get("INFERENCE_REDIS_URL") or os.environ.get("REDIS_URL")
+    if redis_url:
+        require_reachable(redis_url)
     model = prepare_model()
     return Plan(
         state=local.state_dir.absolute(),
@@ -64,7 +68,7 @@ def _plan() -> Plan:
         url=local_url(api.host, api.port),
         model=str(model),
         drain_timeout_s=worker.drain_timeout,
-        redis_url=os.environ.get("INFERENCE_REDIS_URL") or os.environ.get("REDIS_URL"),
+        redis_url=redis_url,
     )
 
 

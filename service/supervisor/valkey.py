@@ -55,12 +55,25 @@ def answers(url: str) -> Callable[[], bool]:
     """A probe: whether the server at ``url`` has loaded its data and answers."""
 
     def probe() -> bool:
-        from redis import Redis, RedisError
+        from redis import RedisError
+
+        from tasks.transport import connect
 
         try:
-            with Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1) as client:
+            with connect(url, socket_timeout=2, socket_connect_timeout=2) as client:
                 return bool(client.ping())
         except RedisError:
             return False
 
     return probe
+
+
+def require_reachable(url: str) -> None:
+    """Raise ``ServiceError`` unless a Redis or Valkey answers at ``url``."""
+    shown = url.rpartition("@")[2].removeprefix(f"{url.partition('://')[0]}://")
+    try:
+        is_there = answers(url)()
+    except ValueError as error:
+        raise ServiceError(f"--redis-url: {error}.") from error
+    if not is_there:
+        raise ServiceError(f"No Redis answers at {shown}; start it, or leave --redis-url out to embed one.")
