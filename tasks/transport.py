@@ -3,8 +3,8 @@
 What it changes, for queues named ``inference.*`` only where a queue is concerned:
 
 - a push is refused atomically above ``queue_limit``, and is idempotent per request (:class:`QueueFull`);
-- a reserved message is leased to its worker, by Redis's clock, and runs elsewhere soon after the worker's
-  death (``visibility_timeout`` is the lease; :mod:`tasks.steps` renews it);
+- a message is taken and leased to its worker in one step, by Redis's clock, and runs elsewhere soon after
+  the worker's death (``visibility_timeout`` is the lease; :mod:`tasks.steps` renews it);
 - a dropped connection puts nothing back, since the children still run it;
 - what is put back goes to the head of the line, with a new delivery tag, so that a worker which lost its
   lease can't acknowledge the next delivery.
@@ -13,10 +13,11 @@ What it changes, for queues named ``inference.*`` only where a queue is concerne
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from queue import Empty
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -25,6 +26,9 @@ from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps, loads
 from kombu.utils.uuid import uuid
 from redis import BlockingConnectionPool, Redis
+from redis import ConnectionError as RedisConnectionError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from tasks.keys import PREFIX
@@ -33,8 +37,10 @@ from tasks.store import script_source
 if TYPE_CHECKING:
     from redis.commands.core import Script
 
-#: Only messages to these queues are capped.
+#: Only these queues are capped.
 QUEUE_PREFIX = "inference."
+#: Lists with a token when a queue may have messages.
+BELL_PREFIX = PREFIX + "bell:"
 #: Overdue leases looked at in one sweep.
 SWEEP_BATCH = 100
 #: Where kombu keeps what is reserved; names of our own, so that another Celery application in the same
@@ -158,13 +164,17 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
     """Reserved messages, leased by Redis's clock so that hosts whose clocks differ agree."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Lease a message that was just received."""
+        """Note a message that was just received, and lease it unless that was done as it was taken."""
+        if delivery_tag != self.channel.taken:
+            self._reserve(message, delivery_tag)
+        # Not kombu's Redis QoS, which would write its own clock's time.
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def _reserve(self, message: Any, delivery_tag: str) -> None:
         info = message.delivery_info
         entry = dumps([message._raw, info["exchange"], info["routing_key"]])
         with self.channel.conn_or_acquire() as client:
             self.channel.scripts.reserve(args=[*self._names, delivery_tag, entry], client=client)
-        # Not kombu's Redis QoS, which would write its own clock's time.
-        virtual.QoS.append(self, message, delivery_tag)
 
     def restore_by_tag(self, tag: Any, client: Redis | None = None, leftmost: bool = False) -> None:
         """Put a message back at the head of its line, whichever end was asked for."""
@@ -192,14 +202,17 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
             client.zrem(self.unacked_index_key, tag)
             return
         raw, exchange, routing_key = loads(entry)
-        where = self.channel.list_of(raw, exchange, routing_key)
-        message = dumps(_redelivered(raw))
-        args = [*self._names, tag, lease, where, message, raw.get("headers", {}).get("id") or ""]
+        queue, where = self.channel.place_of(raw, exchange, routing_key)
+        args = [*self._names, tag, lease, where, dumps(_redelivered(raw)), _request_id(raw), queue]
         self.channel.scripts.requeue(args=args, client=client)
 
     @property
     def _names(self) -> tuple[str, str]:
         return self.unacked_index_key, self.unacked_key
+
+
+def _request_id(message: dict[str, Any]) -> str:
+    return cast("str", message.get("headers", {}).get("id") or "")
 
 
 def _redelivered(raw: dict[str, Any]) -> dict[str, Any]:
@@ -221,6 +234,11 @@ class Scripts:
     def push(self) -> Script:
         """Push below the cap."""
         return self._script("push")
+
+    @cached_property
+    def take(self) -> Script:
+        """Take the next message and lease it."""
+        return self._script("take")
 
     @cached_property
     def reserve(self) -> Script:
@@ -259,7 +277,12 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         # One client for all commands, which also serves when the channel is closed: its messages' tasks go
         # on, and end with an acknowledgement by tag, which any connection can carry.
         self._redis = self._create_client()
+        # A pooled connection that the server has closed is found out by the next command.
+        self._redis.set_retry(Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)))
         self.scripts = Scripts(self._redis)
+        #: Tag of the message that was taken and leased last.
+        self.taken = ""
+        self._awaits_bell = False
 
     @property
     def do_restore(self) -> bool:
@@ -273,38 +296,84 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         """A client, even when the channel is closed."""
         yield self._redis if client is None else client
 
-    def _basic_cancel(self, consumer_tag: str) -> None:
-        super()._basic_cancel(consumer_tag)
-        if self._in_poll and not self.active_queues:
-            self._settle_pop()
-
-    def _settle_pop(self) -> None:
-        # A worker that stops may have asked for a message. Left unread, it would wait for the whole drain,
-        # and be lost with the process: nothing but this socket knows of it. At most brpop_timeout, 1 s.
-        with suppress(Empty):
-            self._brpop_read()
-
-    def list_of(self, message: dict[str, Any], exchange: str, routing_key: str) -> str:
-        """Name of the list that a message waits in: its queue's, by priority."""
+    def place_of(self, message: dict[str, Any], exchange: str, routing_key: str) -> tuple[str, str]:
+        """Names of the queue that a message is for, and of the list for its priority."""
         queue = self._lookup(exchange, routing_key)[0]
-        return cast("str", self._q_for_pri(queue, self._get_message_priority(message)))
+        return queue, self._q_for_pri(queue, self._get_message_priority(message))
+
+    # ---- publish --------------------------------------------------------------------------------
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        request_id = message.get("headers", {}).get("id")
-        if self.queue_limit is None or not request_id or not queue.startswith(QUEUE_PREFIX):
-            super()._put(queue, message, **kwargs)
+        if queue.startswith(QUEUE_PREFIX):
+            self._push(queue, message)
         else:
-            self._push(queue, message, request_id, self.queue_limit)
+            super()._put(queue, message, **kwargs)
 
-    def _push(self, queue: str, message: dict[str, Any], request_id: str, limit: int) -> None:
-        steps = self.priority_steps
-        step = steps.index(self.priority(self._get_message_priority(message)))
-        lists = [self._q_for_pri(queue, each) for each in steps]
-        with self.conn_or_acquire() as client:
-            args = [limit, step + 1, dumps(message), request_id]
-            reply = cast("int", self.scripts.push(keys=lists, args=args, client=client))
+    def _push(self, queue: str, message: dict[str, Any]) -> None:
+        request_id = _request_id(message)
+        limit = self.queue_limit or 0 if request_id else 0
+        step = self.priority_steps.index(self.priority(self._get_message_priority(message)))
+        args = [limit, step + 1, dumps(message), request_id]
+        reply = cast("int", self.scripts.push(keys=self._lists(queue), args=args))
         if reply < 0:
             raise QueueFull(-reply - 1, limit)
+
+    def _lists(self, queue: str) -> list[str]:
+        return [self._q_for_pri(queue, step) for step in self.priority_steps]
+
+    # ---- consume --------------------------------------------------------------------------------
+    #
+    # kombu pops a message with BRPOP and notes it as reserved afterwards, so that one whose reply never
+    # arrives is lost. Here BRPOP waits for a bell, and one script takes the message and leases it. A lost
+    # bell costs a second: the message is looked for whenever BRPOP returns, also without one.
+
+    def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
+        """Begin to consume, with what already waits."""
+        result = super().basic_consume(queue, *args, **kwargs)
+        if self._has_bells:
+            self._redis.lpush(BELL_PREFIX + queue, 1)
+        return result
+
+    @property
+    def _has_bells(self) -> bool:
+        queues = self.active_queues
+        return bool(queues) and all(queue.startswith(QUEUE_PREFIX) for queue in queues)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        self._awaits_bell = self._has_bells
+        if not self._awaits_bell:
+            super()._brpop_start(timeout)
+            return
+        connection = self._in_poll = self.client.connection
+        self._brpop_sent_at = monotonic()
+        bells = [BELL_PREFIX + queue for queue in self.active_queues]
+        connection.send_command("BRPOP", *bells, timeout or self.brpop_timeout)
+
+    def _brpop_read(self, **options: Any) -> bool:
+        if not self._awaits_bell:
+            return cast("bool", super()._brpop_read(**options))
+        try:
+            self.client.parse_response(self.client.connection, "BRPOP", **options)
+        except self.connection_errors:
+            self.client.connection.disconnect()
+            raise
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+        return self._take()
+
+    def _take(self) -> bool:
+        queues = [] if self._closing else self._queue_cycle.consume(len(self.active_queues))
+        for queue in queues:
+            args = [self.unacked_index_key, self.unacked_key]
+            text = cast("bytes | None", self.scripts.take(keys=self._lists(queue), args=args))
+            if text is not None:
+                self._queue_cycle.rotate(queue)
+                message = loads(text)
+                self.taken = message["properties"]["delivery_tag"]
+                self.connection._deliver(message, queue)
+                return True
+        raise Empty
 
 
 class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[misc]

@@ -5,6 +5,11 @@ local function now()
   return tonumber(t[1]) + tonumber(t[2]) / 1e6
 end
 
+-- Wake one worker that waits for a queue. One token is enough: whoever takes a message rings for the next.
+local function ring(queue)
+  if redis.call('EXISTS', P .. 'bell:' .. queue) == 0 then redis.call('LPUSH', P .. 'bell:' .. queue, 1) end
+end
+
 local function record_of(id) return P .. 'request:' .. id end
 local function log_of(id) return P .. 'log:' .. id end
 

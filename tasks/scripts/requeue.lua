@@ -1,8 +1,8 @@
 -- Put a reserved message back at the head of its list, once, unless its request is over.
 -- ARGV: leases, unacked hash, tag, lease (s) that must have run out or '' to take it at any age,
--- list, message, request id ('' if it has none).
+-- list, message, request id ('' if it has none), queue.
 -- Returns 1 put back, 0 dropped because the request is over, -1 not ours to take.
-local leases, unacked, tag, lease, list, message, id = unpack(ARGV)
+local leases, unacked, tag, lease, list, message, id, queue = unpack(ARGV)
 if lease ~= '' then
   local since = redis.call('ZSCORE', leases, tag)
   if not since or tonumber(since) > now() - tonumber(lease) then return -1 end
@@ -13,6 +13,7 @@ local key = record_of(id)
 local state = redis.call('HGET', key, 'state')
 if state and state ~= 'new' and state ~= 'queued' and state ~= 'running' then return 0 end
 redis.call('RPUSH', list, message)
+ring(queue)
 -- A cancel takes it out of the list by this text. The state stays: a claimed request keeps its place in time.
 if state then redis.call('HSET', key, 'list', list, 'message', message) end
 return 1
