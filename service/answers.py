@@ -14,6 +14,8 @@ from typing import Any
 from service.errors import ApiError, from_failure
 from tasks.messages import End, Event, GenerateRequest
 
+#: ASCII only, so that no reader can split a line at a character that merely looks like its end.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 _MARK = "\x00text\x00"
 
 
@@ -98,11 +100,6 @@ class Answer:
             "usage": _usage(end),
             "timings": _timings(end),
         }
-
-
-def _compact(value: Any) -> str:
-    """ASCII only, so that no reader can split a line at a character that merely looks like its end."""
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _reason(end: End) -> str | None:

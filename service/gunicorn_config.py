@@ -2,7 +2,7 @@
 
 The command is::
 
-    python -m gunicorn -c python:service.gunicorn_config "service.wsgi:build()"
+    python -m gunicorn -c python:service.gunicorn_config
 
 Everything comes from :class:`service.settings.ApiSettings`. Nothing here may import redis or
 prometheus_client: gevent patches the process first, and the directory of the metrics has to be set.
@@ -25,6 +25,7 @@ bind = (
     f"[{_settings.host}]:{_settings.port}" if ":" in _settings.host else f"{_settings.host}:{_settings.port}"
 )
 workers = _settings.api_workers
+wsgi_app = "service.wsgi:build()"
 worker_class = "service.gunicorn_worker.Worker"
 worker_connections = _settings.max_connections
 backlog = 4096

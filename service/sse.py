@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from service.answers import Answer
-from service.connection import ClientGoneError
+from service.connection import CHECK_S, ClientGoneError
 from service.errors import ApiError, from_failure
 from service.streams import Listener
 from tasks.messages import End, Event
@@ -37,14 +36,6 @@ def error_message(error: ApiError) -> bytes:
     return f"data: {json.dumps(error.body)}\n\n".encode("ascii")
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds of silence before a comment, and between two looks whether the client is still there."""
-
-    heartbeat_s: float
-    check_s: float
-
-
 class EventStream:
     """The body of a stream.
 
@@ -52,16 +43,20 @@ class EventStream:
         answer: how chunks are written.
         listener: the events.
         check: raises ``ClientGoneError`` when the client has gone.
-        pace: how often to do what.
+        heartbeat_s: seconds of silence before a comment.
         after: number of the last event the client has; its text is not sent again.
     """
 
     def __init__(
-        self, answer: Answer, listener: Listener, check: Callable[[], None], pace: Pace, after: int = 0
+        self,
+        answer: Answer,
+        listener: Listener,
+        check: Callable[[], None],
+        heartbeat_s: float,
+        after: int = 0,
     ) -> None:
         self._answer, self._listener, self._check = answer, listener, check
-        self._heartbeat_s, self._check_s = pace.heartbeat_s, pace.check_s
-        self._after = after
+        self._heartbeat_s, self._after = heartbeat_s, after
         self._first: list[Event] = []
         self._is_open = after > 0
         self._checked = time.monotonic()
@@ -76,8 +71,8 @@ class EventStream:
             ClientGoneError: nobody waits for the status any more.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._first and (rest := deadline - time.monotonic()) > 0:
-            self._first = self._listener.take(min(self._check_s, rest))
+        while not self._first and time.monotonic() < deadline:
+            self._first = self._listener.take()
             self._check_sometimes()
         end = self._first[-1].end if self._first else None
         if end is not None and end.error is not None and not any(event.text for event in self._first):
@@ -96,32 +91,39 @@ class EventStream:
         self.is_complete = True
 
     def _rest(self) -> Iterator[bytes]:
-        wait_s, sent = min(self._check_s, self._heartbeat_s), time.monotonic()
-        while not self._listener.is_over:
-            data = self._render(self._listener.take(wait_s))
-            self._check_sometimes()
-            if not data and time.monotonic() - sent >= self._heartbeat_s:
+        listener, sent = self._listener, time.monotonic()
+        while not listener.is_over:
+            data = self._render(listener.take())
+            now = self._check_sometimes()
+            if not data and now - sent >= self._heartbeat_s:
                 data = COMMENT
             if data:
+                sent = now
                 yield data
-                sent = time.monotonic()
 
-    def _check_sometimes(self) -> None:
+    def _check_sometimes(self) -> float:
         now = time.monotonic()
-        if now - self._checked >= self._check_s:
+        if now - self._checked >= CHECK_S:
             self._checked = now
             self._check()
+        return now
 
-    def _render(self, events: Iterable[Event]) -> bytes:
+    def _render(self, events: list[Event]) -> bytes:
+        if len(events) == 1 and self._is_open and events[0].end is None:
+            return self._text(events[0])  # by far the most
         return b"".join(part for event in events for part in self._messages(event))
+
+    def _text(self, event: Event) -> bytes:
+        if not event.text or event.seq <= self._after:
+            return b""
+        return message(self._answer.piece(event.text), event.seq)
 
     def _messages(self, event: Event) -> Iterator[bytes]:
         if not self._is_open:
             self._is_open = True
             if (opening := self._answer.opening) is not None:
                 yield message(opening, event.seq - 1)
-        if event.text and event.seq > self._after:
-            yield message(self._answer.piece(event.text), event.seq)
+        yield self._text(event)
         if event.end is not None:
             yield from self._ending(event.end, event.seq)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
@@ -26,13 +26,16 @@ MAILBOX_LIMIT = 512
 #: lose without a sign.
 SILENCE_S = 2.0
 MAX_SILENCE_S = 8.0
-#: Seconds between two attempts to read the log while Redis is away, and until the reader gives up.
-RETRY_S = 0.5
+#: Seconds that Redis may be away before a reader gives up.
 PATIENCE_S = 60.0
 
 
 class Mailbox:
-    """Raw events on their way from the subscriber to one response; bounded, never blocks the subscriber."""
+    """Raw events on their way from the subscriber to one response; bounded, never blocks the subscriber.
+
+    Waiting has no timeout of its own, which would cost a timer per token: the subscriber wakes all readers
+    together every now and then (:meth:`tick`).
+    """
 
     def __init__(self, limit: int = MAILBOX_LIMIT) -> None:
         self._queue: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
@@ -51,17 +54,21 @@ class Mailbox:
         self._is_stale = True
         self._queue.put(None)
 
-    def take(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Everything there is, after waiting up to ``timeout_s`` for the first; may be empty."""
+    def tick(self) -> None:
+        """Wake the reader, to look at its clock and its client."""
+        if self._queue.empty():
+            self._queue.put(None)
+
+    def take(self) -> list[dict[str, Any]]:
+        """Everything there is, after waiting for the first event or tick; may be empty."""
         queue, found = self._queue, []
-        try:
-            item = queue.get(timeout=timeout_s) if timeout_s > 0 else queue.get_nowait()
-            while True:
-                if item is not None:
-                    found.append(item)
-                item = queue.get_nowait()
-        except Empty:
-            return found
+        item = queue.get()
+        while True:
+            if item is not None:
+                found.append(item)
+            if queue.empty():
+                return found
+            item = queue.get()
 
     def claim_stale(self) -> bool:
         """Whether events were dropped or may have been missed since the last call."""
@@ -116,36 +123,37 @@ class Listener:
         self._asked = self._clock()
         self._away_since: float | None = None
 
-    def take(self, timeout_s: float) -> list[Event]:
-        """The next events in order, after waiting up to ``timeout_s`` for the first; may be empty.
+    def take(self) -> list[Event]:
+        """The next events in order, after waiting for the first or for the subscriber's tick; may be empty.
 
         Raises:
             ApiError: 503 when Redis has been away for :data:`PATIENCE_S`.
         """
         if self.is_over:
             return []
-        if self._must_read:
-            return self._read(timeout_s)
-        raw = self._mailbox.take(timeout_s)
-        events = list(self._in_order(raw))
-        if self._must_read or self._mailbox.claim_stale() or self._is_silent(events):
-            events += self._read(0)
+        if self._must_read and self._away_since is None:
+            return self._read()
+        events = self._in_order(self._mailbox.take())
+        if self._mailbox.claim_stale() or self._must_read or self._is_silent(events):
+            events += self._read()
         return events
 
-    def until_over(self, on_idle: Callable[[], None], idle_s: float) -> Iterator[Event]:
-        """All events up to the end; ``on_idle`` is called at least every ``idle_s`` and may raise."""
+    def until_over(self, check: Callable[[], None]) -> Iterator[Event]:
+        """All events up to the end; ``check`` is called in between, once a tick at least, and may raise."""
         while not self.is_over:
-            yield from self.take(idle_s)
-            on_idle()
+            yield from self.take()
+            check()
 
-    def _in_order(self, raw: Iterable[dict[str, Any]]) -> Iterator[Event]:
+    def _in_order(self, raw: Iterable[dict[str, Any]]) -> list[Event]:
+        events = []
         for item in raw:
             seq = item["s"]
             if seq == self.seq + 1:
-                yield self._accept(Event.from_dict(item))
+                events.append(self._accept(Event.from_dict(item)))
             elif seq > self.seq:
                 self._must_read = True
-                return
+                break
+        return events
 
     def _accept(self, event: Event) -> Event:
         self.seq = event.seq
@@ -160,15 +168,13 @@ class Listener:
             return False
         return now - self._asked >= self._silence_s
 
-    def _read(self, timeout_s: float) -> list[Event]:
-        """Read the log; on failure wait a little, so that a caller in a loop doesn't spin."""
+    def _read(self) -> list[Event]:
         try:
             state = self._source.log.watch(self.request_id, self._source.channel)
             events = self._source.log.read_log(self.request_id, self.seq)
         except RedisError:
             self._must_read = True
             self._check_patience()
-            self._mailbox.take(min(timeout_s, RETRY_S))
             return []
         return self._caught_up(state, events)
 

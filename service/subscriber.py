@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from service.streams import Mailbox
 from tasks import keys
@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds of silence on the connection before a PING, and again before it counts as dead.
+#: Seconds of silence on the connection before a PING, and before it counts as dead.
 PING_S = 3.0
+DEAD_S = 6.0
+#: Seconds that connecting and subscribing may take.
+CONNECT_S = 3.0
+#: Seconds between two wake-ups of all readers.
+TICK_S = 0.5
 #: Seconds before the first attempt to connect again, and at most; doubled each time.
 BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
@@ -50,6 +55,7 @@ class Subscriber:
         self._changing = threading.Lock()
         self._is_ready, self._is_stopped = threading.Event(), threading.Event()
         self._connection: Any = None
+        self._heard = time.monotonic()
 
     @property
     def is_ready(self) -> bool:
@@ -60,11 +66,10 @@ class Subscriber:
         """Wait for the subscription's confirmation; whether it came."""
         return self._is_ready.wait(timeout_s)
 
-    def start(self) -> threading.Thread:
-        """Begin to receive, in a thread (a greenlet under gevent) of its own."""
-        thread = threading.Thread(target=self.run, name="subscriber", daemon=True)
-        thread.start()
-        return thread
+    def start(self) -> None:
+        """Begin to receive and to tick, in threads (greenlets under gevent) of their own."""
+        for name, run in (("subscriber", self.run), ("ticks", self._tick)):
+            threading.Thread(target=run, name=name, daemon=True).start()
 
     def stop(self) -> None:
         """End :meth:`run`."""
@@ -96,32 +101,43 @@ class Subscriber:
                 self._is_stopped.wait(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_S)
 
+    def _tick(self) -> None:
+        while not self._is_stopped.wait(TICK_S):
+            for box in self._all_mailboxes():
+                box.tick()
+            with suppress(RedisError, OSError):
+                self._check_alive()
+
+    def _check_alive(self) -> None:
+        """Wake a connection whose other side is gone; reads have no timeout, which would cost one a token."""
+        silent_s = time.monotonic() - self._heard
+        if not self.is_ready or silent_s < PING_S:
+            return
+        if silent_s >= DEAD_S:
+            self._connection.disconnect()
+        else:
+            self._connection.send_command("PING", check_health=False)
+
     def _connect(self) -> None:
         pool = self._redis.connection_pool
         # RESP2: a message is a plain list there, which costs least to read.
-        connection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
+        options = {**pool.connection_kwargs, "protocol": 2, "socket_timeout": None}
+        connection = pool.connection_class(**options)
         self._connection = connection
         connection.connect()
         for channel in (self.channel, keys.FREED):
             connection.send_command("SUBSCRIBE", channel)
-            connection.read_response(timeout=PING_S)
+            connection.read_response(timeout=CONNECT_S)
+        self._heard = time.monotonic()
         self._is_ready.set()
         for box in self._all_mailboxes():
             box.mark_stale()
 
     def _receive(self) -> None:
         connection, own = self._connection, self.channel.encode()
-        is_pinged = False
         while not self._is_stopped.is_set():
-            try:
-                message = connection.read_response(timeout=PING_S, disconnect_on_error=False)
-            except RedisTimeoutError:
-                if is_pinged:
-                    raise
-                connection.send_command("PING", check_health=False)
-                is_pinged = True
-                continue
-            is_pinged = False
+            message = connection.read_response(disconnect_on_error=False)
+            self._heard = time.monotonic()
             if message[0] == b"message":
                 self._hand_on(message[2], is_own=message[1] == own)
 

@@ -11,7 +11,7 @@ from flask import Blueprint, Response, jsonify
 
 from service import sse
 from service.answers import Answer
-from service.connection import CHECK_S, ClientGoneError
+from service.connection import ClientGoneError
 from service.errors import shutting_down
 from service.prefer import Prefer
 from service.routes import exchange
@@ -82,7 +82,7 @@ class Completions:
         check = exchange.client_check()
         with self._jobs.started(request, prefer.wait_s or 0, check) as listener:
             try:
-                events = list(listener.until_over(check, CHECK_S))
+                events = list(listener.until_over(check))
             except ClientGoneError:
                 self._jobs.abandon(request.id)
                 raise
@@ -92,7 +92,7 @@ class Completions:
         check = exchange.client_check()
         with ExitStack() as stack:
             listener = stack.enter_context(self._jobs.started(request, prefer.wait_s or 0, check))
-            stream = sse.EventStream(answer, listener, check, sse.Pace(self._settings.heartbeat, CHECK_S))
+            stream = sse.EventStream(answer, listener, check, self._settings.heartbeat)
             stack.callback(self._leave, stream, listener)
             stream.wait_first(self._settings.first_event_timeout)
             response = Response(cast("list[bytes]", stream), headers=sse.HEADERS)

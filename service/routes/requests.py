@@ -9,7 +9,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from service import sse
 from service.answers import Answer
-from service.connection import CHECK_S, ClientGoneError
+from service.connection import ClientGoneError
 from service.errors import ApiError, bad_request
 from service.jobs import Jobs
 from service.routes import exchange
@@ -73,8 +73,8 @@ def _described(jobs: Jobs, record: Record) -> dict[str, Any]:
 def _wait(jobs: Jobs, request_id: str, wait_s: float) -> None:
     deadline, check = time.monotonic() + wait_s, exchange.client_check()
     with jobs.followed(request_id) as listener:
-        while not listener.is_over and (rest := deadline - time.monotonic()) > 0:
-            listener.take(min(rest, CHECK_S))
+        while not listener.is_over and time.monotonic() < deadline:
+            listener.take()
             try:
                 check()
             except ClientGoneError:
@@ -88,7 +88,7 @@ def _follow(runtime: Runtime, record: Record, after: int) -> Response:
         Answer.to(record.request, record.created, with_usage=True),
         following.__enter__(),
         exchange.client_check(),
-        sse.Pace(runtime.settings.heartbeat, CHECK_S),
+        runtime.settings.heartbeat,
         after,
     )
     response = Response(cast("list[bytes]", stream), headers=sse.HEADERS)
