@@ -99,8 +99,8 @@ class RequestStore:
         return bool(self._create(args=args))
 
     def forget(self, request_id: str) -> None:
-        """Remove the record of a request that the queue refused."""
-        self.redis.delete(keys.record(request_id))
+        """Remove the record of a request that the queue refused, unless it has been queued since."""
+        self._forget(args=[request_id])
 
     def fetch(self, request_id: str) -> Record | None:
         """The record of a request, or ``None`` when there is none (any more)."""
@@ -196,6 +196,10 @@ class RequestStore:
     @cached_property
     def _create(self) -> Script:
         return self._script("create")
+
+    @cached_property
+    def _forget(self) -> Script:
+        return self._script("forget")
 
     @cached_property
     def _watch(self) -> Script:

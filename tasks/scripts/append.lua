@@ -18,7 +18,9 @@ for i = 2, #ARGV, 8 do
   local key = record_of(id)
   local r = redis.call('HMGET', key, 'attempt', 'state', 'watch', 'seq', 'first')
   local is_mine, is_written = r[1] == ARGV[i + 1], tonumber(r[4] or 0) >= seq
-  if is_mine and body ~= '' and is_written then
+  local is_repeated = is_mine and body ~= '' and is_written
+  -- What ended it meanwhile, such as a cancel, has taken this event's number.
+  if is_repeated and (r[2] == 'running' or ARGV[i + 6] ~= '') then
     table.insert(verdicts, 1)
   elseif not is_mine or r[2] ~= 'running' then
     table.insert(verdicts, 0)

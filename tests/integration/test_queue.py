@@ -1,0 +1,101 @@
+"""The API's side of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from kombu.exceptions import OperationalError
+from redis import Redis
+
+from tasks.celery import create_app
+from tasks.messages import GenerateRequest, Priority, State
+from tasks.queue import QueueFull, RequestQueue
+from tasks.settings import BrokerSettings
+from tasks.store import RequestStore
+from tests.integration.conftest import free_port
+
+pytestmark = pytest.mark.integration
+
+LIMIT = 3
+REQUEST = GenerateRequest(id="r0", model="m", prompt="x")
+
+
+@pytest.fixture
+def store(redis: Redis) -> RequestStore:
+    return RequestStore(redis)
+
+
+@pytest.fixture
+def queue(valkey_url: str, store: RequestStore) -> Iterator[RequestQueue]:
+    app = create_app(BrokerSettings(redis_url=valkey_url, queue_limit=LIMIT))
+    yield RequestQueue(app, store, LIMIT)
+    app.close()
+
+
+def submit(queue: RequestQueue, request_id: str, priority: Priority = Priority.INTERACTIVE) -> None:
+    queue.submit(replace(REQUEST, id=request_id, priority=priority), "", 60.0)
+
+
+def fill(queue: RequestQueue) -> None:
+    for n in range(LIMIT):
+        submit(queue, f"r{n}", Priority.BATCH if n else Priority.INTERACTIVE)
+
+
+def test_submitted_request_waits(queue: RequestQueue, store: RequestStore) -> None:
+    fill(queue)
+    record = store.fetch("r0")
+    assert record is not None
+    assert record.state is State.QUEUED
+    assert queue.waiting("m") == LIMIT
+    assert queue.waiting("other") == 0
+
+
+def test_refused_request_leaves_nothing(queue: RequestQueue, store: RequestStore) -> None:
+    fill(queue)
+    with pytest.raises(QueueFull) as full:
+        submit(queue, "more")
+    assert (full.value.waiting, full.value.limit) == (LIMIT, LIMIT)
+    assert store.fetch("more") is None
+
+
+def test_submitting_again_is_no_second_request(queue: RequestQueue) -> None:
+    fill(queue)
+    submit(queue, "r0")  # although the queue is full
+    assert queue.waiting("m") == LIMIT
+
+
+def test_refusals_keep_their_connection(queue: RequestQueue, redis: Redis) -> None:
+    fill(queue)
+
+    def refuse() -> None:
+        with pytest.raises(QueueFull):
+            submit(queue, "more")
+
+    refuse()
+    before = num_connections(redis)
+    for _ in range(20):
+        refuse()
+    assert num_connections(redis) == before
+
+
+def num_connections(redis: Redis) -> int:
+    return cast("dict[str, int]", redis.info("stats"))["total_connections_received"]
+
+
+def test_retry_after_is_at_least_a_second(queue: RequestQueue, store: RequestStore) -> None:
+    assert queue.retry_after_s("m") == 1
+    submit(queue, "r0")
+    store.claim("r0", "child", 3)
+    assert queue.retry_after_s("m") == 1
+
+
+def test_redis_that_is_away_is_an_error(store: RequestStore) -> None:
+    app = create_app(BrokerSettings(redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+    with pytest.raises(OperationalError):
+        RequestQueue(app, store, LIMIT).submit(REQUEST, "", 60.0)
+    record = store.fetch(REQUEST.id)
+    assert record is not None
+    assert record.state is State.NEW  # it may have been queued, for all we know
