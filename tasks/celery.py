@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import CPendingDeprecationWarning
 
 from tasks.messages import queue_name
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
-from tasks.steps import Drain, Leases
 from tasks.transport import UNACKED_OPTIONS, Broker
 
 #: Seconds until a command or a connection attempt that Redis does not answer is given up. A publish is tried
@@ -44,8 +45,16 @@ def create_app(settings: BrokerSettings) -> App:
     )
     if isinstance(settings, WorkerSettings):
         app.conf.update(_worker_options(settings))
-        app.steps["worker"].update((Leases, Drain))
+        _add_steps(app)
     return app
+
+
+def _add_steps(app: App) -> None:
+    from tasks.steps import Drain, Leases  # not for the API: they bring Celery's worker along
+
+    app.steps["worker"].update((Leases, Drain))
+    # Tells at every lost connection that a default, which is set below, will change.
+    warnings.filterwarnings("ignore", r"\s*In Celery 5\.1", CPendingDeprecationWarning)
 
 
 def _transport_options(settings: BrokerSettings) -> dict[str, Any]:
