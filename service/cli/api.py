@@ -8,7 +8,7 @@ import click
 
 from service.cli.options import SettingsCommand, read_settings, settings_options
 from service.settings import ApiSettings
-from service.supervisor.parts import API_COMMAND
+from service.supervisor.parts import API_COMMAND, PACKAGES
 
 
 @click.command(cls=SettingsCommand)
@@ -19,4 +19,5 @@ def api() -> None:
     It becomes gunicorn: SIGTERM lets open responses finish for --drain-timeout seconds.
     """
     read_settings(ApiSettings)
+    os.chdir(PACKAGES)
     os.execv(API_COMMAND[0], API_COMMAND)  # noqa: S606

@@ -8,7 +8,7 @@ import click
 
 from service.cli.options import SettingsCommand, read_settings, settings_options
 from service.cli.prepare import prepare_model
-from service.supervisor.parts import WORKER_COMMAND
+from service.supervisor.parts import PACKAGES, worker_command
 from tasks.settings import WorkerSettings
 
 
@@ -21,4 +21,6 @@ def worker() -> None:
     """
     read_settings(WorkerSettings)
     prepare_model()
-    os.execv(WORKER_COMMAND[0], WORKER_COMMAND)  # noqa: S606
+    command = worker_command(f"worker-{os.getpid()}")
+    os.chdir(PACKAGES)
+    os.execv(command[0], command)  # noqa: S606

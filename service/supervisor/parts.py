@@ -15,7 +15,6 @@ from service.supervisor.probe import answers_200
 #: Seconds a part gets to end by itself when its drain is over, before SIGKILL.
 _MARGIN_S = 10.0
 
-WORKER_COMMAND = (sys.executable, "-m", "celery", "-A", "tasks", "worker")
 API_COMMAND = (
     sys.executable,
     "-m",
@@ -24,6 +23,14 @@ API_COMMAND = (
     "python:service.gunicorn_config",
     "service.wsgi:build()",
 )
+#: Where the parts run: Celery and gunicorn import from the working directory first, and anyone's may hold
+#: a folder that is called ``service`` or ``tasks``.
+PACKAGES = Path(__file__).resolve().parents[2]
+
+
+def worker_command(name: str) -> tuple[str, ...]:
+    """The worker's program. Celery needs a ``name`` for each worker of a host."""
+    return (sys.executable, "-m", "celery", "-A", "tasks", "worker", "-n", f"{name}@%h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +80,9 @@ def _valkey(plan: Plan) -> tuple[list[Part], str]:
 def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
     return Part(
         name="worker",
-        command=WORKER_COMMAND,
+        command=worker_command(f"serve-{os.getpid()}"),
         env=env,
-        cwd=plan.state,
+        cwd=PACKAGES,
         log=log_path(plan.state, "worker"),
         stop_timeout_s=plan.drain_timeout_s + _MARGIN_S,
         told=f"Loading {plan.model}",
@@ -89,7 +96,7 @@ def _api(plan: Plan, env: Mapping[str, str]) -> Part:
         name="API",
         command=API_COMMAND,
         env={**env, **metrics},
-        cwd=plan.state,
+        cwd=PACKAGES,
         log=log_path(plan.state, "api"),
         stop_timeout_s=plan.drain_timeout_s + _MARGIN_S,
         told="Starting the API",
