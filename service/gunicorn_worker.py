@@ -27,6 +27,12 @@ class Worker(GeventWorker):  # type: ignore[misc]
         super().handle_exit(sig, frame)
         gevent.spawn(self._drain)
 
+    def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
+        """Close a connection after the response that was under way when draining began."""
+        super().handle_request(listener_name, req, sock, addr)
+        if not self.alive:
+            raise StopIteration
+
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:
         """Bound the wait for the next request on a connection, which draining cuts short."""
@@ -43,7 +49,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
         if wsgi.current is not None:
             wsgi.current.draining.set()
-        for greenlet, timeout in list(self._idle.items()):
+        for greenlet in list(self._idle):
+            gevent.get_hub().loop.run_callback(self._wake, greenlet)  # throwing is the hub's privilege
+
+    def _wake(self, greenlet: gevent.Greenlet) -> None:
+        if (timeout := self._idle.get(greenlet)) is not None:
             greenlet.throw(timeout)
 
 

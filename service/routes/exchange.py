@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from flask import Response, request
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from service.connection import checker
 from service.errors import ApiError
@@ -15,7 +17,10 @@ from service.prefer import Prefer
 
 def body() -> dict[str, Any]:
     """The request's JSON object. Raises ``ApiError`` 400 or 415, and Flask's 413 above the limit."""
-    return parse_object(request.get_data(cache=False), request.content_type)
+    data = request.get_data(cache=False)
+    if request.content_length is None and len(data) >= (request.max_content_length or math.inf):
+        raise RequestEntityTooLarge  # werkzeug cuts a body in chunks off at the limit without a word
+    return parse_object(data, request.content_type)
 
 
 def preferences(max_wait_s: float) -> Prefer:

@@ -1,0 +1,261 @@
+"""The parser: whatever comes in, a typed request or a 400 that names the field comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import ApiError
+from service.json_body import parse_object
+from service.schemas import MAX_STOPS, ChatBody, CompletionBody, Limits, to_request, validate
+from tasks.messages import ChatMessage, GenerateRequest, Priority, Sampling
+
+pytestmark = pytest.mark.unit
+
+T = TypeVar("T")
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+FIELDS = [*ChatBody.model_fields, *CompletionBody.model_fields, "n", "tools", "logprobs", "role", "content"]
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(FIELDS)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner),
+    max_leaves=12,
+)
+bodies = st.dictionaries(st.sampled_from(FIELDS) | st.text(), values)
+
+
+def chat(**fields: Any) -> GenerateRequest:
+    return to_request(validate(ChatBody, {**HI, **fields}), "id", "m", Limits(n_ctx=4096))
+
+
+def outcome(step: Callable[[], T]) -> T | ApiError:
+    """What ``step`` gives, or the refusal it ends with; anything else it raises is a bug."""
+    try:
+        return step()
+    except ApiError as error:
+        return error
+
+
+def refused(kind: type[ChatBody] | type[CompletionBody], body: dict[str, Any]) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        to_request(validate(kind, body), "id", "m", Limits(n_ctx=4096))
+    assert caught.value.status == 400
+    return caught.value
+
+
+@given(bodies)
+def test_any_object_is_a_request_or_a_400_with_a_field(body: dict[str, Any]) -> None:
+    for kind in (ChatBody, CompletionBody):
+        found = outcome(lambda kind=kind: to_request(validate(kind, body), "id", "m", Limits()))  # type: ignore[misc]
+        if isinstance(found, ApiError):
+            assert found.status == 400
+            assert found.param
+            json.dumps(found.body)
+        else:
+            assert GenerateRequest.from_json(found.to_json()) == found
+
+
+@given(values, st.sampled_from(FIELDS))
+def test_any_value_of_one_field_is_taken_or_refused(value: Any, field: str) -> None:
+    found = outcome(lambda: chat(**{field: value}))
+    if isinstance(found, ApiError):
+        assert found.status == 400
+        assert found.param is not None
+        assert found.param.startswith(field)
+
+
+@given(st.binary() | values.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_are_an_object_or_a_400(body: bytes) -> None:
+    found = outcome(lambda: parse_object(body, "application/json"))
+    assert found.status == 400 if isinstance(found, ApiError) else isinstance(found, dict)
+
+
+def test_nan_and_infinity_are_refused_by_their_field() -> None:
+    for value in (b"NaN", b"Infinity", b"-Infinity", b"1e999"):
+        body = parse_object(b'{"prompt": "x", "temperature": ' + value + b"}", "application/json")
+        assert refused(CompletionBody, body).param == "temperature"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"a": "\xff"}',
+        b'{"a": 1, "a": 2}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"seed": ' + b"9" * 10_000 + b"}",
+        "﻿{}".encode(),
+        "{}".encode("utf-16"),
+    ],
+)
+def test_what_is_not_one_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_object(body, "application/json")
+    assert caught.value.status == 400
+    assert caught.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_fine"),
+    [
+        ("application/json", True),
+        ("application/json; charset=utf-8", True),
+        ("Application/JSON", True),
+        ("application/problem+json", True),
+        ("text/plain", False),
+        ("multipart/form-data; boundary=x", False),
+        (None, False),
+    ],
+)
+def test_content_type(content_type: str | None, is_fine: bool) -> None:
+    if is_fine:
+        assert parse_object(b"{}", content_type) == {}
+        return
+    with pytest.raises(ApiError) as caught:
+        parse_object(b"{}", content_type)
+    assert caught.value.status == 415
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [7]}, "messages[0]"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "\ud83d"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "\udc00"}]}]},
+            "messages[0].content",
+        ),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 10**9}, "max_tokens"),
+        ({"max_tokens": 4097}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 5.5}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_completion_tokens": 4097}, "max_completion_tokens"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": -1}, "min_p"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": 1.0}, "seed"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repeat_penalty": 0}, "repeat_penalty"),
+        ({"stop": ["x"] * 10_000}, "stop"),
+        ({"stop": ""}, "stop[0]"),
+        ({"stop": ["x" * 300]}, "stop[0]"),
+        ({"stop": ["a", "\ud800"]}, "stop[1]"),
+        ({"stop": 7}, "stop"),
+        ({"stream": 1}, "stream"),
+        ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+        ({"stream_options": []}, "stream_options"),
+        ({"ignore_eos": 0}, "ignore_eos"),
+        ({"priority": "urgent"}, "priority"),
+        ({"model": 5}, "model"),
+        ({"model": "\ud800"}, "model"),
+        ({"n": 2}, "n"),
+        ({"n": True}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"tools": [{}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"grammar": "root ::= x"}, "grammar"),
+    ],
+)
+def test_bad_chat_fields_are_named(fields: dict[str, Any], param: str) -> None:
+    assert refused(ChatBody, {**HI, **fields}).param == param
+
+
+@pytest.mark.parametrize("prompt", [None, "", 5, [], ["a", "b"], [1, 2], [[1]], "\ud800", {}])
+def test_bad_prompts_are_named(prompt: Any) -> None:
+    assert refused(CompletionBody, {"prompt": prompt}).param == "prompt"
+
+
+def test_a_prompt_or_messages_are_required() -> None:
+    assert refused(ChatBody, {}).param == "messages"
+    assert refused(CompletionBody, {}).param == "prompt"
+
+
+def test_defaults_are_llama_cpps() -> None:
+    request = chat()
+    assert request.sampling == Sampling()
+    assert request.max_tokens is None
+    assert request.priority is Priority.INTERACTIVE
+    assert not request.stream
+
+
+def test_null_is_the_default_everywhere() -> None:
+    optional = {name: None for name, field in ChatBody.model_fields.items() if not field.is_required()}
+    assert chat(**optional) == chat()
+
+
+def test_what_other_clients_send_is_ignored() -> None:
+    harmless = {"user": "u", "metadata": {"a": 1}, "store": False, "n": 1, "logprobs": False, "tools": None}
+    assert chat(**harmless, response_format={"type": "text"}, parallel_tool_calls=True) == chat()
+
+
+def test_all_fields_arrive() -> None:
+    request = chat(
+        temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=3, presence_penalty=1, frequency_penalty=-1,
+        repeat_penalty=1.1, stop=["a", "b"], stream=True, ignore_eos=True, priority="batch", max_tokens=9,
+    )  # fmt: skip
+    assert request.sampling == Sampling(0, 7, 0.5, 0.1, 3, 1, -1, 1.1)
+    assert request.stop == ("a", "b")
+    assert (request.stream, request.ignore_eos, request.priority) == (True, True, Priority.BATCH)
+    assert request.max_tokens == 9
+
+
+def test_messages_of_parts_and_developers() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    request = chat(messages=[{"role": "developer", "content": "be"}, {"role": "user", "content": parts}])
+    assert request.messages == (ChatMessage("system", "be"), ChatMessage("user", "ab"))
+
+
+def test_the_newer_limit_wins() -> None:
+    assert chat(max_tokens=5, max_completion_tokens=7).max_tokens == 7
+
+
+def test_the_settings_limit_counts_when_the_request_has_none() -> None:
+    body = validate(ChatBody, HI)
+    assert to_request(body, "id", "m", Limits(n_predict=5)).max_tokens == 5
+
+
+def test_one_prompt_in_a_list_is_one_prompt() -> None:
+    assert to_request(validate(CompletionBody, {"prompt": ["x"]}), "id", "m", Limits()).prompt == "x"
+
+
+@pytest.mark.parametrize(
+    ("given_seed", "seed"), [(None, None), (-1, None), (0, 0), (2**32 - 1, 0), (-2, 0xFFFFFFFD)]
+)
+def test_seeds_fit_llama_cpp(given_seed: int | None, seed: int | None) -> None:
+    assert chat(seed=given_seed).sampling.seed == seed
+
+
+def test_as_many_stops_as_documented() -> None:
+    assert len(chat(stop=["x"] * MAX_STOPS).stop) == MAX_STOPS
