@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from celery import Celery
-from celery.exceptions import CPendingDeprecationWarning
 
 from tasks.messages import queue_name
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
@@ -53,8 +51,6 @@ def _add_steps(app: App) -> None:
     from tasks.steps import Drain, Leases  # not for the API: they bring Celery's worker along
 
     app.steps["worker"].update((Leases, Drain))
-    # Tells at every lost connection that a default, which is set below, will change.
-    warnings.filterwarnings("ignore", r"\s*In Celery 5\.1", CPendingDeprecationWarning)
 
 
 def _transport_options(settings: BrokerSettings) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,34 +26,30 @@ RENEWALS_PER_LEASE = 3
 
 
 class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Renews the leases of the messages that this worker answers for.
+    """Renews the leases of the messages that this worker answers for, in a thread.
 
-    With forked children the timer is the event loop's, so that a worker whose loop hangs loses its
-    leases, as it should; Celery goes on firing it while the pool drains. The other pools block that loop
-    for the length of a task or of the drain, so they get a thread.
+    The event loop's timers would do until Redis is away: reconnecting, the loop sleeps for up to 30 s at a
+    time. The solo pool keeps it busy for the length of a task, and threads for the length of the drain.
     """
 
-    requires = ("celery.worker.components:Timer", "celery.worker.components:Pool")
+    requires = ("celery.worker.components:Pool",)
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
-        self._lease = worker.app.settings.lease
-        self._thread: Timer | None = None
+        self._interval = worker.app.settings.lease / RENEWALS_PER_LEASE
+        self._timer = Timer()  # a daemon: it ends with the process, after the drain
 
     def start(self, worker: Any) -> None:
         """Begin to renew."""
-        # Bounded, since it runs in the event loop.
-        timeout = self._lease / RENEWALS_PER_LEASE
-        redis = connect(worker.app.settings.redis_url, socket_timeout=timeout, socket_connect_timeout=timeout)
+        # Not so here: what runs is acknowledged over the next connection, and nobody else gets it.
+        warnings.filterwarnings("ignore", r"\s*In Celery 5\.1 .*\s*on connection loss cancels")
+        timeouts = {"socket_timeout": self._interval, "socket_connect_timeout": self._interval}
+        redis = connect(worker.app.settings.redis_url, **timeouts)
         self._renew = redis.register_script(script_source("renew"))
-        if not isinstance(worker.pool, ForkingPool):
-            self._thread = Timer()
-            self._thread.start()
-        timer = self._thread or worker.timer
-        timer.call_repeatedly(self._lease / RENEWALS_PER_LEASE, self.renew)
+        self._timer.call_repeatedly(self._interval, self.renew)
 
     def stop(self, worker: Any) -> None:
-        """Nothing: leases are renewed until the process ends, since the pool drains after this."""
+        """Nothing: the pool drains after this."""
 
     def renew(self) -> None:
         """Renew once."""
@@ -62,7 +59,6 @@ class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
         try:
             num_held = int(self._renew(args=[UNACKED_OPTIONS["unacked_index_key"], *tags]))
         except RedisError as exc:
-            # Not raised: the event loop would take it for a lost broker connection.
             logger.warning("Could not renew %d leases, will try again: %s", len(tags), exc)
         else:
             if num_held < len(tags):

@@ -191,6 +191,9 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
     def restore_visible(self, start: int = 0, num: int | None = None, interval: int = 1) -> None:
         """Put back what is leased to workers that stopped renewing. No lock: each is taken atomically."""
         lease = self.visibility_timeout
+        # After Redis was away all leases look overdue; whoever lives renews his before long.
+        if monotonic() - self.channel.opened < lease / 2:
+            return
         with self.channel.conn_or_acquire() as client:
             args = [self.unacked_index_key, lease, num or SWEEP_BATCH]
             for tag in self.channel.scripts.overdue(args=args, client=client):
@@ -280,6 +283,8 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         # A pooled connection that the server has closed is found out by the next command.
         self._redis.set_retry(Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)))
         self.scripts = Scripts(self._redis)
+        #: By the monotonic clock.
+        self.opened = monotonic()
         #: Tag of the message that was taken and leased last.
         self.taken = ""
         self._awaits_bell = False

@@ -86,6 +86,11 @@ def expire_lease(redis: Redis, tag: Any) -> None:
     redis.zincrby(LEASES, -2 * LEASE_S, tag)
 
 
+def sweep(channel: Any) -> None:
+    channel.opened -= LEASE_S
+    channel.qos.restore_visible()
+
+
 # ---- the cap ------------------------------------------------------------------------------------
 
 
@@ -165,7 +170,7 @@ def test_redelivery_has_a_tag_of_its_own(valkey_url: str, connection: Connection
     publish(connection, "a")
     [first] = receive(connection)
     expire_lease(redis, first.delivery_tag)
-    first.channel.qos.restore_visible()
+    sweep(first.channel)
     with open_connection(valkey_url) as other:
         [second] = receive(other)
         first.ack()  # by a worker that did not know that it had lost the lease
@@ -204,9 +209,17 @@ def test_overdue_lease_is_put_back_and_one_in_force_is_not(connection: Connectio
         publish(connection, request_id)
     overdue, held = receive(connection, 2)
     expire_lease(redis, overdue.delivery_tag)
-    held.channel.qos.restore_visible()
+    sweep(held.channel)
     assert waiting_ids(redis) == ["a"]
     assert redis.hkeys(UNACKED) == [held.delivery_tag.encode()]
+
+
+def test_new_connection_gives_others_time_to_renew(connection: Connection, redis: Redis) -> None:
+    publish(connection, "a")
+    [message] = receive(connection)
+    expire_lease(redis, message.delivery_tag)
+    message.channel.qos.restore_visible()
+    assert waiting_ids(redis) == []
 
 
 def test_overdue_lease_is_put_back_once_by_many_sweepers(
@@ -217,12 +230,12 @@ def test_overdue_lease_is_put_back_once_by_many_sweepers(
     for message in receive(connection, 20):
         expire_lease(redis, message.delivery_tag)
 
-    def sweep(_: int) -> None:
+    def sweep_once(_: int) -> None:
         with open_connection(valkey_url) as other:
-            other.default_channel.qos.restore_visible()
+            sweep(other.default_channel)
 
     with ThreadPoolExecutor(5) as pool:
-        list(pool.map(sweep, range(5)))
+        list(pool.map(sweep_once, range(5)))
     assert sorted(waiting_ids(redis)) == sorted(f"r{n}" for n in range(20))
 
 
@@ -232,7 +245,7 @@ def test_renewed_lease_is_in_force_and_a_lost_one_stays_lost(connection: Connect
     [message] = receive(connection)
     expire_lease(redis, message.delivery_tag)
     assert renew(args=[LEASES, message.delivery_tag]) == 1
-    message.channel.qos.restore_visible()
+    sweep(message.channel)
     assert waiting_ids(redis) == []
     message.reject(requeue=True)
     assert renew(args=[LEASES, message.delivery_tag]) == 0
@@ -261,7 +274,7 @@ def test_message_whose_reply_was_lost_comes_back(connection: Connection, redis: 
     assert take(keys=LISTS, args=[LEASES, UNACKED])  # by a worker that never hears of it
     [tag] = redis.zrange(LEASES, 0, -1)
     expire_lease(redis, tag)
-    connection.default_channel.qos.restore_visible()
+    sweep(connection.default_channel)
     assert waiting_ids(redis) == ["a"]
 
 
