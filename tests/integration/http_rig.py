@@ -124,7 +124,7 @@ class ScriptedWorker:
     @property
     def num_waiting(self) -> int:
         names = [queue_name(MODEL) + suffix for suffix in PRIORITY_LISTS]
-        return sum(int(cast("int", self._redis.llen(name))) for name in names)
+        return sum(self._redis.llen(name) for name in names)
 
     def say(self, request_id: str, text: str) -> bool:
         claim, seq = self.held[request_id]
