@@ -1,0 +1,1 @@
+"""Load and comparisons; nothing here is imported by the product."""

