@@ -49,9 +49,8 @@ def main(model: Path | None, workers: int, slots: int, n_ctx: int) -> None:
     bound = 1.1 * weights + workers * (alone - weights)
     click.echo(f"weights {weights:.0f} MiB, one context's buffers {alone - weights:.0f} MiB")
     click.echo(f"{workers} children {children:.0f} MiB (PSS), their parent {parent:.0f} MiB")
-    click.echo(
-        f"bound 1.1 x weights + {workers} x buffers = {bound:.0f} MiB: children / bound {children / bound:.2f}"
-    )
+    click.echo(f"bound: 1.1 x weights + {workers} x buffers = {bound:.0f} MiB")
+    click.echo(f"measured / bound: {children / bound:.2f}")
 
 
 def _alone(path: Path, slots: int, n_ctx: int) -> tuple[float, float]:

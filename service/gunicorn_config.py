@@ -34,7 +34,7 @@ timeout = 60  # seconds without a sign of life before a process is killed
 keepalive = 30
 control_socket_disable = True
 proc_name = "inference-server-api"
-loglevel = os.environ.get("INFERENCE_LOG_LEVEL", "warning")
+loglevel = _settings.log_level
 limit_request_line = 4094
 
 

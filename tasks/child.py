@@ -17,6 +17,7 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from tasks.deliver import Deliverer
+from tasks.engine.cores import Threads
 from tasks.engine.engine import Engine
 from tasks.engine.model import Context, Model
 from tasks.engine.prompt import PromptBuilder, PromptError
@@ -46,7 +47,9 @@ REDIS_OPTIONS: dict[str, Any] = {
 class WorkerChild:
     """Runs requests on one context, several at a time, each from a thread of its own."""
 
-    def __init__(self, settings: WorkerSettings, model: Model, worker: str, slots: int, threads: int) -> None:
+    def __init__(
+        self, settings: WorkerSettings, model: Model, worker: str, slots: int, threads: Threads
+    ) -> None:
         """``worker`` is the Celery node's name; ``slots`` and ``threads`` are this child's."""
         self._settings = settings
         client = connect(settings.redis_url, **REDIS_OPTIONS)
@@ -55,9 +58,9 @@ class WorkerChild:
         self._deliverer = Deliverer(self._store)
         n_ctx = min(settings.n_ctx, model.n_ctx_train or settings.n_ctx)
         make_context = partial(
-            Context, model, slots=slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads
+            Context, model, slots=slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.work()
         )
-        self._engine = Engine(make_context, self._deliverer.put)
+        self._engine = Engine(make_context, self._deliverer.put, threads)
         self._prompts = PromptBuilder(model, n_ctx)
         self._model = model
         name = settings.served_name or ""

@@ -8,11 +8,13 @@ import signal
 from threading import Lock
 from typing import Any
 
+from billiard import current_process
 from celery import current_app, shared_task, signals
 from celery.concurrency import get_implementation
 from celery.concurrency.prefork import TaskPool as Prefork
 
 from tasks.child import WorkerChild
+from tasks.engine.cores import CorePool
 from tasks.engine.model import Model, ModelError
 from tasks.messages import TASK_NAME
 from tasks.pool import TaskPool
@@ -32,10 +34,11 @@ class ProcessEngine:
         self._model: Model | None = None
         self._child: WorkerChild | None = None
         self._worker = "worker"
-        self._slots, self._threads = 1, 1
+        self._slots = 1
+        self._cores = CorePool(1, 1)
 
     def prepare(self, worker: Any) -> None:
-        """In the worker's parent: settle slots and threads for its pool, and load the weights to share.
+        """In the worker's parent: settle slots and cores for its pool, and load the weights to share.
 
         With a GPU nothing may touch the device before the fork, so the child loads them itself.
         """
@@ -43,11 +46,12 @@ class ProcessEngine:
         pool, shape = get_implementation(worker.pool_cls), settings.shape
         self._worker = worker.hostname
         if issubclass(pool, TaskPool):
-            self._slots, self._threads = shape.slots, shape.threads
+            self._slots = shape.slots
         elif issubclass(pool, Prefork):
-            self._slots, self._threads = 1, shape.threads
+            self._slots = 1
         else:
-            self._slots, self._threads = worker.concurrency, shape.workers * shape.threads
+            self._slots = worker.concurrency
+        self._cores = CorePool(worker.concurrency // self._slots, shape.workers * shape.threads)
         if settings.gpu_layers == 0:
             self._model = self._load(settings)
 
@@ -57,7 +61,9 @@ class ProcessEngine:
             if self._child is None:
                 settings: WorkerSettings = current_app.settings
                 model = self._model or self._load(settings)
-                child = WorkerChild(settings, model, self._worker, self._slots, self._threads)
+                # billiard numbers a pool's children; a replacement takes the number of the dead one.
+                threads = self._cores.member(getattr(current_process(), "index", 0))
+                child = WorkerChild(settings, model, self._worker, self._slots, threads)
                 child.start()
                 self._model, self._child = model, child
             return self._child

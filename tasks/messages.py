@@ -49,7 +49,7 @@ class Priority(StrEnum):
 
     @property
     def celery(self) -> int:
-        """kombu's Redis priority: 0 is served first, 9 last."""
+        """Kombu's Redis priority: 0 is served first, 9 last."""
         return 0 if self is Priority.INTERACTIVE else 9
 
 

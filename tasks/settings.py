@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -66,6 +66,9 @@ class BrokerSettings(BaseSettings):
     )
     queue_limit: int = Field(64, ge=1, description="Requests of a model that may wait.")
     result_ttl: int = Field(3600, ge=1, description="Seconds that a finished request is kept.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "warning", description="What is logged: debug, info, warning or error."
+    )
     max_attempts: int = Field(3, ge=1, description="Runs of a request whose worker dies, before giving up.")
 
     @property

@@ -19,8 +19,8 @@ def worker() -> None:
 
     It becomes ``celery -A tasks worker``: SIGTERM lets running requests finish for --drain-timeout seconds.
     """
-    read_settings(WorkerSettings)
+    settings = read_settings(WorkerSettings)
     prepare_model()
-    command = worker_command(f"worker-{os.getpid()}")
+    command = worker_command(f"worker-{os.getpid()}", settings.log_level)
     os.chdir(PACKAGES)
     os.execv(command[0], command)  # noqa: S606

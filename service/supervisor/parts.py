@@ -28,9 +28,9 @@ API_COMMAND = (
 PACKAGES = Path(__file__).resolve().parents[2]
 
 
-def worker_command(name: str) -> tuple[str, ...]:
+def worker_command(name: str, log_level: str) -> tuple[str, ...]:
     """The worker's program. Celery needs a ``name`` for each worker of a host."""
-    return (sys.executable, "-m", "celery", "-A", "tasks", "worker", "-n", f"{name}@%h")
+    return (sys.executable, "-m", "celery", "-A", "tasks", "worker", "-n", f"{name}@%h", "-l", log_level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _valkey(plan: Plan) -> tuple[list[Part], str]:
 def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
     return Part(
         name="worker",
-        command=worker_command(f"serve-{os.getpid()}"),
+        command=worker_command(f"serve-{os.getpid()}", env.get("INFERENCE_LOG_LEVEL", "warning")),
         env=env,
         cwd=PACKAGES,
         log=log_path(plan.state, "worker"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+from tasks.engine.cores import Threads
 from tasks.engine.model import CacheFullError, Context, DecodeError, Row, Sampler
 from tasks.engine.observer import Observer
 from tasks.engine.scheduler import Limits, Load, Step, plan
@@ -36,12 +37,14 @@ class Engine:
         self,
         make_context: Callable[[], Context],
         sink: Sink,
+        threads: Threads,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``make_context`` is called on the engine's own thread, see :meth:`start`."""
+        """``make_context`` is called on the engine's own thread; ``threads`` says how many may compute."""
         self._make_context = make_context
         self._sink = sink
+        self._threads = threads
         self._observer = observer or Observer()
         self._clock = clock
         #: A job to generate, a key to cancel, or None to close; and when it was sent.
@@ -101,6 +104,7 @@ class Engine:
     def _step(self) -> None:
         """Plan, compute, sample, deliver."""
         started = self._clock()
+        self._context.use_threads(self._threads.work())
         step = plan([self._load(seq) for seq in self._running.values()], self._limits)
         deltas = [*self._expire(started), *self._decode(step), *self._prefill(step)]
         self._sink(deltas)
@@ -109,6 +113,8 @@ class Engine:
     def _read_inbox(self) -> None:
         """Take every message; wait for one when there is nothing to compute."""
         is_idle = not self._running and not self._waiting
+        if is_idle:
+            self._threads.rest()
         while True:
             try:
                 what, when = self._inbox.get(block=is_idle)

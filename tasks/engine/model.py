@@ -207,6 +207,7 @@ class Context:
         #: Tokens a sequence can hold; llama.cpp rounds up what was asked for.
         self.n_ctx = min(n_ctx, ll.llama_n_ctx(handle) // slots)
         self.n_batch: int = params.n_batch
+        self._threads = threads
         self._memory = ll.llama_get_memory(handle)
         self._batch = _Batch(params.n_batch)
 
@@ -218,6 +219,12 @@ class Context:
             raise CacheFullError
         if status != 0:
             raise DecodeError(f"llama_decode returned {status}: {' '.join(_recent_errors)}")
+
+    def use_threads(self, threads: int) -> None:
+        """Compute the next batches with so many threads."""
+        if threads != self._threads:
+            ll.llama_set_n_threads(self.handle, threads, threads)
+            self._threads = threads
 
     def greedy(self, num_outputs: int) -> list[int]:
         """The likeliest token of each output row of the last batch, in the rows' order."""

@@ -17,6 +17,10 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 ASK = {"messages": [{"role": "user", "content": "Explain what a mutex is."}], "temperature": 0}
+COLOURS = (
+    "red", "green", "blue", "black", "white", "gold", "pink", "grey",
+    "cyan", "lime", "navy", "teal", "plum", "rust", "sand", "jade",
+)  # fmt: skip
 LONG = {**ASK, "max_tokens": 1500, "ignore_eos": True}
 
 
@@ -98,16 +102,15 @@ def test_every_sampling_setting_is_taken(http):
 
 
 def test_sixteen_at_once_each_get_their_own_text(http):
-    words = "red green blue black white gold pink grey cyan lime navy teal plum rust sand jade".split()
 
     def ask(word: str) -> str:
         prompt = f"My colour is {word}. " * 4 + "My colour is"
         body = {"prompt": prompt, "max_tokens": 4, "temperature": 0}
-        return http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        return str(http.post("/v1/completions", json=body).json()["choices"][0]["text"])
 
     with ThreadPoolExecutor(16) as pool:
-        texts = dict(zip(words, pool.map(ask, words), strict=True))
-    assert {word: text.partition(".")[0].strip() for word, text in texts.items()} == {w: w for w in words}
+        texts = dict(zip(COLOURS, pool.map(ask, COLOURS), strict=True))
+    assert {word: text.partition(".")[0].strip() for word, text in texts.items()} == {w: w for w in COLOURS}
 
 
 def test_a_finished_request_carries_its_timings(http):
@@ -141,7 +144,9 @@ def test_an_asynchronous_request_is_polled_and_its_events_replayed(http):
 
 
 def test_a_running_request_is_cancelled(http):
-    place = http.post("/v1/chat/completions", json=LONG, headers={"Prefer": "respond-async"}).headers["Location"]
+    place = http.post("/v1/chat/completions", json=LONG, headers={"Prefer": "respond-async"}).headers[
+        "Location"
+    ]
     wait_until(lambda: http.get(place).json()["status"] == "running")
     assert http.delete(place).status_code in (200, 202, 204)
     assert http.get(place).json()["status"] == "cancelled"
@@ -175,7 +180,11 @@ BAD = {
     "negative tokens": (body(max_tokens=-1), 400, "max_tokens"),
     "huge tokens": (body(max_tokens=10**9), 400, "max_tokens"),
     "more tokens than the context": (body(max_tokens=10**5), 400, "max_tokens"),
-    "a prompt longer than the context": (body(messages=[{"role": "user", "content": "a b " * 9000}]), 400, "messages"),
+    "a prompt longer than the context": (
+        body(messages=[{"role": "user", "content": "a b " * 9000}]),
+        400,
+        "messages",
+    ),
     "NaN": (body(temperature=float("nan")), 400, "temperature"),
     "infinity": (body(temperature=float("inf")), 400, "temperature"),
     "10,000 stop strings": (body(stop=["x"] * 10_000), 400, "stop"),
@@ -191,9 +200,7 @@ def test_bad_input_is_refused_by_name(http, name, is_stream):
     content, status, param = BAD[name]
     if is_stream and content.startswith(b"{" + b'"'):
         content = content.replace(b"{", b'{"stream": true, ', 1)
-    answer = http.post(
-        "/v1/chat/completions", content=content, headers={"Content-Type": "application/json"}
-    )
+    answer = http.post("/v1/chat/completions", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert error["message"]

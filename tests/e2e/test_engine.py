@@ -10,6 +10,7 @@ from threading import Event as Flag
 
 import pytest
 
+from tasks.engine.cores import FixedThreads
 from tasks.engine.engine import Engine
 from tasks.engine.model import Context, Model, ModelError
 from tasks.engine.prompt import PromptBuilder, PromptError
@@ -18,6 +19,10 @@ from tasks.messages import ChatMessage, ErrorCode, FinishReason, GenerateRequest
 
 pytestmark = pytest.mark.e2e
 
+COLOURS = (
+    "red", "green", "blue", "black", "white", "gold", "pink", "grey",
+    "cyan", "lime", "navy", "teal", "plum", "rust", "sand", "jade",
+)  # fmt: skip
 GREEDY = Sampling(temperature=0)
 N_CTX, SLOTS = 512, 16
 
@@ -59,7 +64,9 @@ def outputs() -> Outputs:
 
 @pytest.fixture
 def engine(model: Model, outputs: Outputs) -> Iterator[Engine]:
-    engine = Engine(lambda: Context(model, slots=SLOTS, n_ctx=N_CTX, n_batch=256, threads=2), outputs)
+    engine = Engine(
+        lambda: Context(model, slots=SLOTS, n_ctx=N_CTX, n_batch=256, threads=2), outputs, FixedThreads(2)
+    )
     engine.start()
     yield engine
     engine.close()
@@ -80,11 +87,12 @@ def test_emoji_split_across_tokens_come_out_whole(model, engine, outputs):
 
 
 def test_a_batch_of_16_gives_each_request_its_own_text(model, engine, outputs):
-    words = "red green blue black white gold pink grey cyan lime navy teal plum rust sand jade".split()
-    for word in words:
+    for word in COLOURS:
         engine.submit(job(model, word, f"My colour is {word}. " * 4 + "My colour is", 4))
-    assert sorted(outputs.wait(len(words))) == sorted(words)
-    assert {word: outputs.texts[word].partition(".")[0].strip() for word in words} == {w: w for w in words}
+    assert sorted(outputs.wait(len(COLOURS))) == sorted(COLOURS)
+    assert {word: outputs.texts[word].partition(".")[0].strip() for word in COLOURS} == {
+        w: w for w in COLOURS
+    }
 
 
 def test_reused_cells_give_the_same_answer_as_fresh_ones(model, engine, outputs):
@@ -136,7 +144,10 @@ def test_a_cancelled_job_frees_its_slot_and_harms_no_other(model, engine, output
 def test_a_deadline_ends_a_job_with_an_error(model, outputs):
     now = [0.0]
     engine = Engine(
-        lambda: Context(model, slots=2, n_ctx=N_CTX, n_batch=256, threads=2), outputs, clock=lambda: now[0]
+        lambda: Context(model, slots=2, n_ctx=N_CTX, n_batch=256, threads=2),
+        outputs,
+        FixedThreads(2),
+        clock=lambda: now[0],
     )
     engine.start()
     engine.submit(job(model, "late", "Once upon a time", 400, deadline=5.0, ignore_eos=True))

@@ -49,7 +49,7 @@ def test_a_step_never_exceeds_its_budgets_and_never_idles(entries):
     limits = Limits(n_batch=512, chunk_beside_decodes=128)
     step = plan(entries, limits)
     assert sum(size for _, size in step.prefill) <= (128 if step.decode else 512)
-    assert {slot for slot in step.decode} == {load.slot for load in entries if load.is_decoding}
+    assert set(step.decode) == {load.slot for load in entries if load.is_decoding}
     assert bool(entries) == bool(step.decode or step.prefill)
 
 

@@ -1,0 +1,72 @@
+"""Which of a worker's cores a child may use now: its own, and those of children that have nothing to do.
+
+A child alone with its requests computes with all the worker's threads; as soon as another one has work,
+each goes back to its share at its next step. More threads than cores would wait for each other at OpenMP's
+barriers, so the sum is never above the worker's total for longer than a step.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Protocol
+
+
+class Threads(Protocol):
+    """How many threads a child's engine may compute with."""
+
+    def work(self) -> int:
+        """Threads for the next step; the caller has work."""
+
+    def rest(self) -> None:
+        """The caller has nothing to do."""
+
+
+class FixedThreads:
+    """Always the same number, for a process that shares its cores with no other."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def work(self) -> int:
+        """The number."""
+        return self._threads
+
+    def rest(self) -> None:
+        """Nothing changes."""
+
+
+class CorePool:
+    """The threads of a worker's children, in memory that they share; made before they are forked."""
+
+    def __init__(self, children: int, threads: int) -> None:
+        """``threads`` are those of all children together, at least one for each."""
+        self._total = threads
+        # One byte a child: 1 while it has work. Anonymous memory stays shared across forks.
+        self._busy = mmap.mmap(-1, children)
+        self._busy[:] = bytes(children)
+
+    def member(self, index: int) -> Threads:
+        """The child numbered ``index`` from 0; a child that replaces a dead one takes its number."""
+        return _Member(self, index)
+
+    def mark(self, index: int, *, is_busy: bool) -> None:
+        """Note whether a child has work."""
+        self._busy[index] = is_busy
+
+    def threads_now(self) -> int:
+        """Threads of each child that has work."""
+        num_busy = sum(self._busy[:])
+        return max(1, self._total // max(1, num_busy))
+
+
+class _Member:
+    def __init__(self, pool: CorePool, index: int) -> None:
+        self._pool, self._index = pool, index
+        self.rest()
+
+    def work(self) -> int:
+        self._pool.mark(self._index, is_busy=True)
+        return self._pool.threads_now()
+
+    def rest(self) -> None:
+        self._pool.mark(self._index, is_busy=False)
