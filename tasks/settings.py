@@ -38,12 +38,12 @@ class Shape:
     def suited(cls, cores: int, workers: int = 0, slots: int = 0, threads: int = 0) -> Self:
         """Fill in what is 0 for ``cores`` cores.
 
-        Small machines get one thread a child, since a child alone on its core never waits at a barrier;
-        larger ones up to four threads a child, so that one request is fast too. 16 slots in all, or two
-        a core where that is more.
+        Two threads a child, or four from 16 cores on: threads of one child read the weights once a step
+        for all its sequences, while children read them each for itself. 16 slots in all, or two a core
+        where that is more.
         """
         if not threads:
-            threads = max(1, cores // workers) if workers else 1 if cores <= 4 else min(4, cores // 4)
+            threads = max(1, cores // workers) if workers else min(cores, 4 if cores >= 16 else 2)
         workers = workers or max(1, cores // threads)
         return cls(workers, slots or max(4, -(-max(16, 2 * cores) // workers)), threads)
 
