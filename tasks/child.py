@@ -18,7 +18,8 @@ from redis.retry import Retry
 
 from tasks.deliver import Deliverer
 from tasks.engine.cores import Threads
-from tasks.engine.engine import Engine
+from tasks.engine.engine import Engine, EngineOptions
+from tasks.engine.measure import measured_costs
 from tasks.engine.model import Context, Model
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Job
@@ -60,13 +61,21 @@ class WorkerChild:
         make_context = partial(
             Context, model, slots=slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.work()
         )
-        self._engine = Engine(make_context, self._deliverer.put, threads)
+        self._engine = Engine(make_context, self._deliverer.put, threads, options=self._options(threads))
         self._prompts = PromptBuilder(model, n_ctx)
         self._model = model
         name = settings.served_name or ""
         self._card = Child(f"{worker}/{os.getpid()}", worker, os.getpid(), name, n_ctx, slots)
         self._closing = Flag()
         self._heart = Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def _options(self, threads: Threads) -> EngineOptions:
+        return EngineOptions(
+            reuses_prefixes=self._settings.prefix_cache,
+            measure=partial(measured_costs, threads=threads.work()) if self._settings.step_shaping else None,
+            # Without its engine a child is of no use: its death hands its requests on.
+            on_crash=partial(os._exit, 70),
+        )
 
     def start(self) -> None:
         """Make the context, then say so. Raises :class:`~tasks.engine.model.ModelError`."""

@@ -88,6 +88,8 @@ class WorkerSettings(BrokerSettings):
     n_ctx: int = Field(4096, ge=16, description="Context of one request in tokens, prompt and answer.")
     n_batch: int = Field(512, ge=32, description="Tokens computed in one step at most.")
     gpu_layers: int = Field(0, ge=-1, description="Layers kept on the GPU; -1: all.")
+    prefix_cache: bool = Field(True, description="Reuse the computed cells of prompts that begin alike.")
+    step_shaping: bool = Field(True, description="Measure what steps cost, and pad or split them by it.")
     oversubscribe: bool = Field(False, description="Allow more threads than cores.")
     drain_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get at shutdown.")
     lease: float = Field(

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Sequence_
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 from tasks.engine.cores import Threads
-from tasks.engine.model import CacheFullError, Context, DecodeError, Row, Sampler
+from tasks.engine.costs import StepCosts
+from tasks.engine.model import CacheFullError, Context, DecodeError, Row
 from tasks.engine.observer import Observer
-from tasks.engine.scheduler import Limits, Load, Step, plan
+from tasks.engine.residents import Residents
+from tasks.engine.scheduler import Decode, Limits, Load, Step, plan
 from tasks.engine.sequence import Delta, Job, Sequence
-from tasks.engine.slots import SlotTable
 from tasks.engine.text import TextAssembler
 from tasks.messages import ErrorCode, Failure, FinishReason
 
@@ -24,6 +27,23 @@ logger = logging.getLogger(__name__)
 Sink = Callable[[list[Delta]], None]
 #: Times a sequence's batch may fail before its request is given up.
 MAX_FAULTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How an engine works.
+
+    Attributes:
+        reuses_prefixes: start from other sequences' cells.
+        measure: says what steps cost on a context, to shape them by it; ``None`` shapes nothing.
+        clock: seconds, monotonic.
+        on_crash: called when the loop fails, after which no job will ever end: the process should.
+    """
+
+    reuses_prefixes: bool = True
+    measure: Callable[[Context], StepCosts] | None = None
+    clock: Callable[[], float] = time.monotonic
+    on_crash: Callable[[], None] = lambda: None
 
 
 class Engine:
@@ -39,19 +59,18 @@ class Engine:
         sink: Sink,
         threads: Threads,
         observer: Observer | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        options: EngineOptions | None = None,
     ) -> None:
         """``make_context`` is called on the engine's own thread; ``threads`` says how many may compute."""
         self._make_context = make_context
         self._sink = sink
         self._threads = threads
         self._observer = observer or Observer()
-        self._clock = clock
+        self._options = options or EngineOptions()
+        self._clock = self._options.clock
         #: A job to generate, a key to cancel, or None to close; and when it was sent.
         self._inbox: SimpleQueue[tuple[Job | str | None, float]] = SimpleQueue()
-        self._waiting: deque[tuple[Job, float]] = deque()
-        self._running: dict[int, Sequence] = {}
-        self._samplers: dict[int, Sampler] = {}
+        self._waiting: deque[Sequence] = deque()
         self._is_open = True
         self._ready: SimpleQueue[Exception | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
@@ -81,38 +100,54 @@ class Engine:
     @property
     def num_running(self) -> int:
         """Jobs that hold a slot."""
-        return len(self._running)
+        return len(self._residents)
 
     # ---- the engine's thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            self._context = self._make_context()
+            self._prepare()
         except Exception as error:
             self._ready.put(error)
             return
-        self._slots = SlotTable(self._context.slots)
-        self._limits = Limits(self._context.n_batch)
         self._ready.put(None)
+        try:
+            self._loop()
+        except Exception:
+            logger.critical("the engine failed; its requests will be run elsewhere", exc_info=True)
+            self._options.on_crash()
+        self._context.close()
+
+    def _loop(self) -> None:
         while self._is_open:
             self._read_inbox()
             self._admit()
-            if self._running:
+            if self._residents:
                 self._step()
-        self._context.close()
+
+    def _prepare(self) -> None:
+        self._context = self._make_context()
+        self._residents = Residents(self._context, reuses=self._options.reuses_prefixes)
+        measure = self._options.measure
+        costs = None if measure is None else measure(self._context)
+        self._limits = Limits(self._context.n_batch, costs=costs)
 
     def _step(self) -> None:
         """Plan, compute, sample, deliver."""
         started = self._clock()
         self._context.use_threads(self._threads.work())
-        step = plan([self._load(seq) for seq in self._running.values()], self._limits)
-        deltas = [*self._expire(started), *self._decode(step), *self._prefill(step)]
+        deltas = list(self._expire(started))
+        self._residents.share()
+        step = plan([_load(seq) for seq in self._residents if seq.waits_for is None], self._limits)
+        for batch in step.decode:
+            deltas += self._decode(batch)
+        deltas += self._prefill(step)
         self._sink(deltas)
         self._observer.on_step(step, self._clock() - started)
 
     def _read_inbox(self) -> None:
         """Take every message; wait for one when there is nothing to compute."""
-        is_idle = not self._running and not self._waiting
+        is_idle = not self._residents and not self._waiting
         if is_idle:
             self._threads.rest()
         while True:
@@ -122,7 +157,7 @@ class Engine:
                 return
             is_idle = False
             if isinstance(what, Job):
-                self._waiting.append((what, when))
+                self._waiting.append(_sequence(what, when, self._context))
             elif isinstance(what, str):
                 self._drop(what)
             else:
@@ -130,57 +165,58 @@ class Engine:
                 return
 
     def _drop(self, key: str) -> None:
-        self._waiting = deque(entry for entry in self._waiting if entry[0].key != key)
-        for seq in [seq for seq in self._running.values() if seq.job.key == key]:
-            self._release(seq)
+        self._waiting = deque(seq for seq in self._waiting if seq.job.key != key)
+        for seq in self._residents:
+            if seq.job.key == key:
+                self._residents.remove(seq)
 
     def _admit(self) -> None:
-        while self._waiting and self._slots.num_free:
-            self._start_sequence(*self._waiting.popleft())
-
-    def _start_sequence(self, job: Job, submitted: float) -> None:
-        tokens = [*job.prompt, *job.delivered]
-        slot, reused = self._slots.take(tokens)
-        if not self._context.trim(slot, reused):
-            self._context.trim(slot, 0)
-            reused = 0
-        seq = Sequence(job, slot, tokens, TextAssembler(job.stop), submitted, self._clock(), reused, reused)
-        for token in job.delivered:
-            seq.assembler.feed(self._context.model.piece(token))
-        self._samplers[slot] = Sampler(self._context.model, job.sampling)
-        self._samplers[slot].accept(job.delivered)
-        self._running[slot] = seq
-
-    @staticmethod
-    def _load(seq: Sequence) -> Load:
-        return Load(seq.slot, seq.remaining, seq.is_decoding)
+        while self._waiting and self._residents.has_room:
+            seq = self._waiting.popleft()
+            seq.admitted = seq.admitted or self._clock()
+            self._residents.add(seq)
 
     def _expire(self, now: float) -> Iterator[Delta]:
-        for seq in list(self._running.values()):
+        for seq in self._residents:
             if seq.job.deadline is not None and now >= seq.job.deadline:
-                failure = Failure(
-                    ErrorCode.REQUEST_TIMEOUT, "The request took longer than its time limit and was stopped."
-                )
-                yield self._end(seq, error=failure)
+                message = "The request took longer than its time limit and was stopped."
+                yield self._end(seq, error=Failure(ErrorCode.REQUEST_TIMEOUT, message))
 
-    def _decode(self, step: Step) -> list[Delta]:
-        seqs = [self._running[slot] for slot in step.decode if slot in self._running]
-        return self._compute([(seq, 1) for seq in seqs]) if seqs else []
+    def _decode(self, batch: Decode) -> list[Delta]:
+        seqs = [seq for slot in batch.slots if (seq := self._residents.get(slot)) is not None]
+        return self._compute([(seq, 1) for seq in seqs], self._residents.padding(batch.slots, batch.padding))
 
     def _prefill(self, step: Step) -> list[Delta]:
-        chunks = [(self._running[slot], size) for slot, size in step.prefill if slot in self._running]
-        return self._compute(chunks) if chunks else []
+        chunks = [
+            (seq, size) for slot, size in step.prefill if (seq := self._residents.get(slot)) is not None
+        ]
+        return self._compute(chunks)
 
-    def _compute(self, chunks: list[tuple[Sequence, int]]) -> list[Delta]:
+    def _compute(self, chunks: list[tuple[Sequence, int]], padding: Sequence_[Row] = ()) -> list[Delta]:
         """Compute a batch of chunks, and sample those sequences whose tokens are all computed."""
+        if not chunks:
+            return []
         rows = [row for seq, size in chunks for row in _rows(seq, size)]
         try:
-            self._context.decode(rows)
-        except (DecodeError, CacheFullError) as error:
+            self._context.decode([*rows, *padding])
+        except CacheFullError:
+            return self._put_back_youngest([seq for seq, _ in chunks])
+        except DecodeError as error:
             return [delta for seq, _ in chunks for delta in self._recover(seq, error)]
         for seq, size in chunks:
             seq.computed += size
+        for row in padding:
+            self._context.trim(row.seq, row.pos)
         return self._sample([seq for seq, _ in chunks], rows)
+
+    def _put_back_youngest(self, seqs: Iterable[Sequence]) -> list[Delta]:
+        """Make room: the sequence admitted last waits and is computed anew when there is some."""
+        youngest = max(self._residents, key=lambda seq: seq.admitted)
+        self._residents.evict(youngest)
+        youngest.computed, youngest.waits_for = 0, None
+        self._waiting.appendleft(youngest)
+        self._observer.on_preemption()
+        return [Delta(seq.job.key) for seq in seqs]
 
     def _recover(self, seq: Sequence, error: Exception) -> Iterator[Delta]:
         """Compute a sequence anew after its batch failed, or give it up."""
@@ -189,25 +225,24 @@ class Engine:
         if seq.num_faults > MAX_FAULTS:
             yield self._end(seq, error=Failure(ErrorCode.INTERNAL, f"The model could not be run: {error}"))
         else:
-            self._context.trim(seq.slot, 0)
-            seq.computed = 0
+            self._residents.forget(seq)
 
     def _sample(self, seqs: list[Sequence], rows: list[Row]) -> list[Delta]:
         outputs = [i for i, row in enumerate(rows) if row.is_output]
-        tokens = self._choose([rows[i].seq for i in outputs], outputs)
+        tokens = self._choose([seq for seq in seqs if seq.remaining == 0], outputs)
         now = self._clock()
         return [
             self._advance(seq, tokens[seq.slot], now) if seq.slot in tokens else Delta(seq.job.key)
             for seq in seqs
         ]
 
-    def _choose(self, slots: list[int], rows: list[int]) -> dict[int, int]:
+    def _choose(self, seqs: list[Sequence], rows: list[int]) -> dict[int, int]:
         """The next token of each slot: greedy ones in one sweep, the others by their chains."""
-        samplers = [self._samplers[slot] for slot in slots]
+        samplers = [self._residents.sampler(seq) for seq in seqs]
         greedy = self._context.greedy(len(rows)) if any(s.is_plain_greedy for s in samplers) else []
         return {
-            slot: greedy[i] if sampler.is_plain_greedy else sampler.sample(self._context, row)
-            for i, (slot, row, sampler) in enumerate(zip(slots, rows, samplers, strict=True))
+            seq.slot: greedy[i] if sampler.is_plain_greedy else sampler.sample(self._context, row)
+            for i, (seq, row, sampler) in enumerate(zip(seqs, rows, samplers, strict=True))
         }
 
     def _advance(self, seq: Sequence, token: int, now: float) -> Delta:
@@ -234,14 +269,21 @@ class Engine:
         error: Failure | None = None,
     ) -> Delta:
         ending = seq.ending(reason, error)
-        self._release(seq)
+        self._residents.remove(seq)
         self._observer.on_end(ending)
         return Delta(seq.job.key, text, tokens, ending)
 
-    def _release(self, seq: Sequence) -> None:
-        del self._running[seq.slot]
-        self._samplers.pop(seq.slot).close()
-        self._slots.release(seq.slot, seq.tokens[: seq.computed])
+
+def _sequence(job: Job, submitted: float, context: Context) -> Sequence:
+    """A sequence that goes on after what earlier attempts delivered."""
+    seq = Sequence(job, [*job.prompt, *job.delivered], TextAssembler(job.stop), submitted)
+    for token in job.delivered:
+        seq.assembler.feed(context.model.piece(token))
+    return seq
+
+
+def _load(seq: Sequence) -> Load:
+    return Load(seq.slot, seq.remaining, seq.is_decoding)
 
 
 def _rows(seq: Sequence, size: int) -> Iterator[Row]:

@@ -242,10 +242,14 @@ class Context:
         """Drop a sequence's cells from position ``start`` on; ``False`` if the model can't cut there."""
         return bool(ll.llama_memory_seq_rm(self._memory, seq, start, -1))
 
-    def copy(self, source: int, target: int) -> None:
-        """Make ``target`` hold the same cells as ``source``."""
+    def copy(self, source: int, target: int, size: int) -> bool:
+        """Make ``target`` hold the first ``size`` cells of ``source``; ``False`` if the model can't be cut.
+
+        Between streams llama.cpp copies whole sequences only, so the rest is trimmed afterwards.
+        """
         ll.llama_memory_seq_rm(self._memory, target, -1, -1)
         ll.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        return self.trim(target, size)
 
     def close(self) -> None:
         """Free the context; it can't be used any more."""

@@ -12,5 +12,8 @@ class Observer:
     def on_step(self, step: Step, seconds: float) -> None:
         """A step was computed and delivered."""
 
+    def on_preemption(self) -> None:
+        """The cache was full, and the youngest sequence was put back to wait."""
+
     def on_end(self, ending: Ending) -> None:
         """A job ended by itself (not by a cancel)."""

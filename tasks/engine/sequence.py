@@ -61,19 +61,22 @@ class Delta:
 
 @dataclass(slots=True)
 class Sequence:
-    """A job that holds a slot. ``tokens`` are all known ones; the first ``computed`` have cells.
+    """A job in the engine, in a slot or waiting for one.
 
+    ``tokens`` are all known ones; the first ``computed`` have cells.
     One uncomputed token means that the sequence is decoding, more that its prompt is being prefilled.
+    ``waits_for`` is a slot whose cells it will copy, and how many tokens of them.
     """
 
     job: Job
-    slot: int
     tokens: list[int]
     assembler: TextAssembler
     submitted: float
-    admitted: float
+    admitted: float = 0.0
+    slot: int = -1
     computed: int = 0
     cache_n: int = 0
+    waits_for: tuple[int, int] | None = None
     num_new: int = 0
     num_faults: int = 0
     times: list[float] = field(default_factory=list)

@@ -11,7 +11,7 @@ from threading import Event as Flag
 import pytest
 
 from tasks.engine.cores import FixedThreads
-from tasks.engine.engine import Engine
+from tasks.engine.engine import Engine, EngineOptions
 from tasks.engine.model import Context, Model, ModelError
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Delta, Ending, Job
@@ -147,7 +147,7 @@ def test_a_deadline_ends_a_job_with_an_error(model, outputs):
         lambda: Context(model, slots=2, n_ctx=N_CTX, n_batch=256, threads=2),
         outputs,
         FixedThreads(2),
-        clock=lambda: now[0],
+        options=EngineOptions(clock=lambda: now[0]),
     )
     engine.start()
     engine.submit(job(model, "late", "Once upon a time", 400, deadline=5.0, ignore_eos=True))

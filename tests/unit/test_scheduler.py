@@ -1,12 +1,21 @@
-"""What a step computes, from the loads alone."""
+"""What a step computes, from the loads and the costs alone."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.engine.scheduler import Limits, Load, plan
+from tasks.engine.costs import Group, StepCosts, cheapest, plain
+from tasks.engine.scheduler import Decode, Limits, Load, plan
 
 pytestmark = pytest.mark.unit
+
+#: Measured with one-row kernels that work on four rows at a time (milliseconds).
+FOURS = StepCosts(
+    ((1, 4.2), (2, 7.2), (3, 9.6), (4, 8.5), (5, 11.9), (6, 13.9), (7, 16.0), (8, 12.1), (16, 16.1)), 0.7
+)
+#: A machine on which one row at a time is best up to three.
+SINGLES = StepCosts(((1, 4.1), (2, 10.8), (3, 15.3), (4, 13.8), (8, 20.5), (16, 29.4)), 1.4)
+LINEAR = StepCosts(tuple((rows, 10.0 * rows) for rows in range(1, 17)), 10.0)
 
 
 def decoding(slot: int) -> Load:
@@ -18,7 +27,7 @@ def prefilling(slot: int, remaining: int) -> Load:
 
 
 def test_every_decoding_sequence_gets_its_next_token_in_ascending_order():
-    assert plan([decoding(3), decoding(0), decoding(2)], Limits()).decode == (0, 2, 3)
+    assert plan([decoding(3), decoding(0), decoding(2)], Limits()).decode == (Decode((0, 2, 3)),)
 
 
 def test_prompts_that_arrive_together_are_prefilled_together():
@@ -26,14 +35,61 @@ def test_prompts_that_arrive_together_are_prefilled_together():
 
 
 def test_the_budget_goes_first_come_first_served():
-    step = plan([prefilling(2, 400), prefilling(1, 300), prefilling(0, 5)], Limits(n_batch=512))
+    step = plan([prefilling(2, 400), prefilling(1, 300), prefilling(0, 50)], Limits(n_batch=512))
     assert step.prefill == ((1, 112), (2, 400))
 
 
-def test_a_long_prompt_is_cut_smaller_beside_decodes():
-    step = plan([decoding(0), prefilling(1, 4000)], Limits(n_batch=512, chunk_beside_decodes=64))
-    assert step.decode == (0,)
-    assert step.prefill == ((1, 64),)
+def test_a_long_prompt_beside_decodes_at_most_doubles_the_step():
+    step = plan([decoding(0), prefilling(1, 4000)], Limits(costs=FOURS))
+    ((slot, chunk),) = step.prefill
+    assert slot == 1
+    assert chunk * FOURS.prefill_ms <= FOURS.decode_ms(1) < (chunk + 1) * FOURS.prefill_ms
+
+
+def test_a_short_prompt_beside_decodes_is_not_cut_up():
+    assert plan([decoding(0), prefilling(1, 20)], Limits(costs=FOURS)).prefill == ((1, 20),)
+
+
+def test_a_short_prompt_waits_behind_a_long_one():
+    assert plan([decoding(0), prefilling(1, 4000), prefilling(2, 20)], Limits(costs=FOURS)).prefill == (
+        (1, 6),
+    )
+
+
+def test_seven_rows_are_padded_to_eight():
+    assert cheapest(7, FOURS) == (Group(7, padding=1),)
+    step = plan([decoding(slot) for slot in range(7)], Limits(costs=FOURS))
+    assert step.decode == (Decode(tuple(range(7)), padding=1),)
+
+
+def test_two_and_three_rows_run_one_by_one_where_that_is_cheaper():
+    assert cheapest(2, SINGLES) == (Group(1), Group(1))
+    assert cheapest(3, SINGLES) == (Group(1), Group(1), Group(1))
+    assert cheapest(4, SINGLES) == plain(4)
+
+
+def test_no_shape_is_sought_where_every_row_costs_the_same():
+    assert all(cheapest(rows, LINEAR) == plain(rows) for rows in range(1, 17))
+
+
+costs = st.lists(st.floats(0.1, 100), min_size=16, max_size=16).map(
+    lambda values: StepCosts(tuple(enumerate(values, start=1)), 1.0)
+)
+
+
+@given(st.integers(1, 16), costs)
+def test_a_shape_decodes_every_row_and_never_costs_more_than_the_plain_one(rows, table):
+    groups = cheapest(rows, table)
+    assert sum(group.rows for group in groups) == rows
+    total = sum(table.decode_ms(group.rows + group.padding) for group in groups)
+    assert total <= table.decode_ms(rows) + 1e-9
+
+
+@given(costs, st.integers(1, 40))
+def test_costs_between_measured_sizes_lie_between_them(table, rows):
+    sparse = StepCosts(table.decode[::5], 1.0)
+    values = [ms for _, ms in sparse.decode]
+    assert min(values) <= sparse.decode_ms(min(rows, 16)) <= max(values)
 
 
 loads = st.lists(st.tuples(st.integers(1, 600), st.booleans()), max_size=16).map(
@@ -42,24 +98,32 @@ loads = st.lists(st.tuples(st.integers(1, 600), st.booleans()), max_size=16).map
         for slot, (size, is_decoding) in enumerate(entries)
     ]
 )
+limits = st.sampled_from([Limits(), Limits(costs=FOURS), Limits(costs=SINGLES), Limits(n_batch=32)])
 
 
-@given(loads)
-def test_a_step_never_exceeds_its_budgets_and_never_idles(entries):
-    limits = Limits(n_batch=512, chunk_beside_decodes=128)
-    step = plan(entries, limits)
-    assert sum(size for _, size in step.prefill) <= (128 if step.decode else 512)
-    assert set(step.decode) == {load.slot for load in entries if load.is_decoding}
+@given(loads, limits)
+def test_a_step_decodes_all_never_exceeds_a_batch_and_never_idles(entries, bounds):
+    step = plan(entries, bounds)
+    assert step.num_prefilled <= bounds.n_batch
+    decoded = [slot for batch in step.decode for slot in batch.slots]
+    assert decoded == sorted(load.slot for load in entries if load.is_decoding)
     assert bool(entries) == bool(step.decode or step.prefill)
 
 
-@given(loads)
-def test_repeating_steps_finishes_every_prompt(entries):
+@given(loads, limits)
+def test_the_longest_waiting_prompt_always_gets_on(entries, bounds):
+    waiting = [load for load in entries if not load.is_decoding]
+    if waiting:
+        assert waiting[0].slot in dict(plan(entries, bounds).prefill)
+
+
+@given(loads, limits)
+def test_repeating_steps_finishes_every_prompt(entries, bounds):
     remaining = {load.slot: load.remaining for load in entries if not load.is_decoding}
     for _ in range(sum(remaining.values()) + 1):
         pending = [Load(slot, left, False) for slot, left in remaining.items() if left]
         if not pending:
             break
-        for slot, size in plan(pending, Limits()).prefill:
+        for slot, size in plan(pending, bounds).prefill:
             remaining[slot] -= size
     assert not any(remaining.values())

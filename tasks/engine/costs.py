@@ -1,0 +1,80 @@
+"""What a step costs by its size, and the cheapest way to decode a number of rows. Pure.
+
+Kernels that work on several rows at a time make some sizes cheaper than smaller ones: then a row of padding
+pays, or two smaller steps do. Which, depends on the machine, the threads and the encoding; so it is measured
+(:mod:`tasks.engine.measure`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
+
+#: A shape must be so much cheaper than the plain one to be chosen; below that it is noise.
+MIN_GAIN = 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Measured milliseconds: ``decode`` holds (rows, ms) by rows, ``prefill_ms`` is per prompt token."""
+
+    decode: tuple[tuple[int, float], ...]
+    prefill_ms: float
+
+    def decode_ms(self, rows: int) -> float:
+        """Milliseconds of a step of ``rows`` next tokens, interpolated between measured sizes."""
+        sizes = [size for size, _ in self.decode]
+        at = bisect_left(sizes, rows)
+        if at == len(sizes):
+            size, ms = self.decode[-1]
+            return ms * rows / size
+        size, ms = self.decode[at]
+        if size == rows or at == 0:
+            return ms
+        low, low_ms = self.decode[at - 1]
+        return low_ms + (ms - low_ms) * (rows - low) / (size - low)
+
+    @property
+    def max_rows(self) -> int:
+        """The largest size measured."""
+        return self.decode[-1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sequences decoded in one batch: ``rows`` of them, and ``padding`` rows whose results are thrown away."""
+
+    rows: int
+    padding: int = 0
+
+
+def plain(rows: int) -> tuple[Group, ...]:
+    """All rows in one batch."""
+    return (Group(rows),) if rows else ()
+
+
+@lru_cache(maxsize=4096)
+def cheapest(rows: int, costs: StepCosts) -> tuple[Group, ...]:
+    """The groups to decode ``rows`` sequences in: one batch, padded, or several; whatever takes least time.
+
+    Dynamic programming over the size of the last group.
+    """
+    best: list[tuple[float, tuple[Group, ...]]] = [(0.0, ())]
+    for count in range(1, rows + 1):
+        options = (
+            (before[0] + ms, (*before[1], group))
+            for size in range(1, count + 1)
+            for before in (best[count - size],)
+            for ms, group in (_padded(size, costs),)
+        )
+        best.append(min(options, key=lambda option: (option[0], len(option[1]))))
+    is_worth_it = best[rows][0] < costs.decode_ms(rows) * (1 - MIN_GAIN)
+    return best[rows][1] if is_worth_it else plain(rows)
+
+
+def _padded(rows: int, costs: StepCosts) -> tuple[float, Group]:
+    """The cheapest batch that has room for ``rows``."""
+    sizes = range(rows, max(rows, costs.max_rows) + 1)
+    size = min(sizes, key=lambda each: (costs.decode_ms(each), each))
+    return costs.decode_ms(size), Group(rows, size - rows)
