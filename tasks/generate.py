@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -54,6 +55,9 @@ class ProcessEngine:
         self._cores = CorePool(worker.concurrency // self._slots, shape.workers * shape.threads)
         if settings.gpu_layers == 0:
             self._model = self._load(settings)
+        # What exists now is left alone by the children's collectors, which would else copy shared pages.
+        gc.collect()
+        gc.freeze()
 
     def start(self) -> WorkerChild:
         """The child, made on the first call. Raises :class:`~tasks.engine.model.ModelError`."""

@@ -43,7 +43,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sequences decoded in one batch: ``rows`` of them, and ``padding`` rows whose results are thrown away."""
+    """Sequences decoded in one batch: ``rows`` of them, and ``padding`` rows thrown away."""
 
     rows: int
     padding: int = 0
