@@ -1,0 +1,23 @@
+"""Each test has a short form, for every run of the tests, and a long one, for ``make chaos``."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def number(variable: str, default: float) -> float:
+    """A parameter of the long forms, from the environment."""
+    return float(os.environ.get(variable, default))
+
+
+def forms(name: str, short: int, variable: str, long: int) -> pytest.MarkDecorator:
+    """Parametrize ``name``: ``short`` in ``make test``; in ``make chaos`` what ``variable`` says, or ``long``."""
+    return pytest.mark.parametrize(
+        name,
+        [
+            pytest.param(short, marks=pytest.mark.e2e, id="short"),
+            pytest.param(int(number(variable, long)), marks=pytest.mark.chaos, id="long"),
+        ],
+    )

@@ -1,0 +1,113 @@
+"""One process of a cluster: the real command, in a process group of its own, to be killed or paused by id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+
+@dataclass
+class Process:
+    """A command that can be started, stopped in many ways, and started again.
+
+    Attributes:
+        log: file that its output is appended to, over all its lives.
+        num_starts: how many lives it has had.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    log: Path
+    num_starts: int = 0
+    _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        if self.is_running:
+            return
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                self.command,
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.num_starts += 1
+
+    @property
+    def pid(self) -> int:
+        """The process's id; its group has the same."""
+        assert self._popen is not None, f"{self.name} was never started"
+        return self._popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process itself lives, paused or not."""
+        return self._popen is not None and self._popen.poll() is None
+
+    def children(self) -> list[int]:
+        """Ids of what it has forked and still lives."""
+        try:
+            forked = psutil.Process(self.pid).children()
+            return [child.pid for child in forked if child.status() != psutil.STATUS_ZOMBIE]
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, as when a host loses its power."""
+        self.signal_group(signal.SIGKILL)
+        if self._popen is not None:
+            self._popen.wait()
+
+    def kill_alone(self) -> None:
+        """SIGKILL to the process only; its children find themselves alone."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP to the whole group."""
+        self.signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT to the whole group."""
+        self.signal_group(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM to the process: an orderly end."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def wait(self, timeout: float = 60) -> int:
+        """Wait for its end; the exit code."""
+        assert self._popen is not None
+        return self._popen.wait(timeout=timeout)
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send ``number`` to all of the group that is left."""
+        if self._popen is None:
+            return
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+
+    def tail(self, count: int = 15) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+
+
+def memory_kb(pid: int) -> int:
+    """Memory of a process, what it shares counted by its share (PSS); 0 when it is gone."""
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))

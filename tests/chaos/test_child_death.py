@@ -1,0 +1,79 @@
+"""A worker's child dies: its requests go on in another one, and nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+
+from tests.chaos.clients import Poller, Streamer
+from tests.chaos.cluster import Cluster, Running
+from tests.chaos.forms import forms
+from tests.chaos.load import Mix, answers, at_once, busy, chat, completion
+from tests.chaos.timing import resumed_after, summary
+from tests.chaos.verdict import Judge, settled
+from tests.waiting import wait_until
+
+Tell = Callable[[str], None]
+
+
+@forms("num_kills", 3, "CHAOS_KILLS", 100)
+def test_streams_go_on_when_children_are_killed(
+    num_kills: int, cluster: Cluster, judge: Judge, tell: Tell
+) -> None:
+    pick, waits, num_victims = random.Random(5), [], 0
+    with busy(Mix(cluster, tokens=(60, 200)).draw, 10) as receipts:
+        for _ in range(num_kills):
+            [(child, victims)] = wait_until(lambda: _choose(cluster, pick), timeout=60)
+            since = time.monotonic()
+            os.kill(_pid(child), signal.SIGKILL)
+            waits += resumed_after(cluster, victims, since)
+            num_victims += len(victims)
+            wait_until(cluster.is_ready, timeout=30)
+    for receipt in receipts:
+        judge.receipt(receipt)
+    settled(cluster, judge)
+    attempts = [cluster.store.fetch(receipt.id).attempt for receipt in receipts]  # type: ignore[union-attr]
+    assert max(attempts) > 1
+    tell(f"{num_kills} kills, {len(receipts)} requests complete; kill to next claim: {summary(waits)}")
+
+
+def _choose(cluster: Cluster, pick: random.Random) -> list[tuple[str, list[Running]]]:
+    """A child with something to lose; one that runs a request's last attempt is spared."""
+    children = [child for worker in cluster.workers.values() for child in cluster.children(worker)]
+    pick.shuffle(children)
+    for child in children:
+        victims = cluster.running_on([child])
+        if victims and all(victim.attempt < cluster.sizes.max_attempts for victim in victims):
+            return [(child, victims)]
+    return []
+
+
+def _pid(child: str) -> int:
+    return int(child.rpartition("/")[2])
+
+
+@forms("num_siblings", 4, "CHAOS_SIBLINGS", 8)
+def test_a_request_that_kills_its_child_is_given_up(
+    num_siblings: int, cluster: Cluster, judge: Judge
+) -> None:
+    pick, urls = random.Random(6), cluster.urls()
+    poison = Poller(urls, completion("poison", 400), pick)
+    siblings = [Streamer(urls, chat("health", 150), pick) for _ in range(num_siblings)]
+    with at_once([poison, *siblings]) as futures:
+        wait_until(lambda: poison.receipt.id)
+        for attempt in range(1, cluster.sizes.max_attempts + 1):
+            [found] = wait_until(lambda: _at(cluster, poison.receipt.id, attempt), timeout=30)  # noqa: B023
+            os.kill(_pid(found.child), signal.SIGKILL)
+    given_up, *answered = answers(futures)
+    assert given_up.error == "attempts_exhausted"
+    for receipt in answered:
+        judge.receipt(receipt)
+    settled(cluster, judge)
+
+
+def _at(cluster: Cluster, request_id: str, attempt: int) -> list[Running]:
+    """The request once its ``attempt`` runs, or nothing."""
+    return [each for each in cluster.running() if each.id == request_id and each.attempt == attempt]

@@ -1,0 +1,133 @@
+"""A worker host dies, is cut off, or falls asleep: its leases end and its requests run elsewhere."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.chaos import namespaces
+from tests.chaos.clients import Streamer
+from tests.chaos.cluster import WORKERS, Cluster
+from tests.chaos.forms import forms
+from tests.chaos.load import Mix, answers, at_once, busy, chat
+from tests.chaos.process import Process
+from tests.chaos.timing import resumed_after, summary
+from tests.chaos.verdict import Judge, settled
+from tests.waiting import wait_until
+
+Tell = Callable[[str], None]
+
+
+@forms("num_losses", 1, "CHAOS_LOSSES", 20)
+def test_a_lost_hosts_requests_run_elsewhere(
+    num_losses: int, cluster: Cluster, judge: Judge, tell: Tell
+) -> None:
+    pick, waits = random.Random(7), []
+    with busy(Mix(cluster, tokens=(60, 200)).draw, 10) as receipts:
+        for _ in range(num_losses):
+            lost = pick.choice(list(cluster.workers.values()))
+            victims = wait_until(lambda: cluster.running_on(cluster.children(lost)))  # noqa: B023
+            since = time.monotonic()
+            lost.kill()
+            waits += resumed_after(cluster, victims, since)
+            lost.start()
+            wait_until(cluster.is_ready, timeout=60)
+    for receipt in receipts:
+        judge.receipt(receipt)
+    settled(cluster, judge)
+    tell(f"{len(receipts)} requests; lease {cluster.sizes.lease} s; loss to next claim: {summary(waits)}")
+
+
+@forms("num_pauses", 1, "CHAOS_PAUSES", 5)
+def test_a_host_that_wakes_too_late_is_not_heard(num_pauses: int, cluster: Cluster, judge: Judge) -> None:
+    sleeper = cluster.workers["w0"]
+    for _ in range(num_pauses):
+        with at_once(_streamers(cluster, 12, 250)) as futures:
+            victims = wait_until(lambda: cluster.running_on(cluster.children(sleeper)))
+            sleeper.pause()
+            resumed_after(cluster, victims, time.monotonic())
+            sleeper.resume()
+        for receipt in answers(futures):
+            judge.receipt(receipt)
+        settled(cluster, judge)
+        wait_until(lambda: _is_idle(cluster, sleeper))
+    assert sleeper.is_running
+
+
+def _streamers(cluster: Cluster, num: int, max_tokens: int, model: str | None = None) -> list[Streamer]:
+    pick = random.Random(8)
+    body = chat("sleep", max_tokens, **({} if model is None else {"model": model}))
+    return [Streamer(cluster.urls(), body, pick) for _ in range(num)]
+
+
+def _is_idle(cluster: Cluster, worker: Process) -> bool:
+    """Whether all its children are there, and the engine of none computes."""
+    pids = worker.children()
+    busy = [child.busy for child in cluster.registry.children() if child.pid in pids]
+    return busy == [0] * WORKERS
+
+
+@forms("num_cuts", 1, "CHAOS_CUT_HOSTS", 5)
+def test_a_host_behind_a_dead_proxy_is_replaced(num_cuts: int, cluster: Cluster, judge: Judge) -> None:
+    """Its connections stay open, but nothing comes through: the host runs, and can't renew."""
+    lost, proxy = cluster.workers["w1"], cluster.proxies["w1"]
+    for _ in range(num_cuts):
+        with at_once(_streamers(cluster, 12, 250)) as futures:
+            victims = wait_until(lambda: cluster.running_on(cluster.children(lost)))
+            proxy.hold()
+            resumed_after(cluster, victims, time.monotonic())
+            proxy.release()
+        for receipt in answers(futures):
+            judge.receipt(receipt)
+        settled(cluster, judge)
+        cluster.heal()
+
+
+# ---- hosts of their own ---------------------------------------------------------------------------
+
+
+FAR = "far"
+
+
+@contextmanager
+def far_workers(cluster: Cluster, net: namespaces.Network) -> Iterator[dict[namespaces.Host, Process]]:
+    """A worker on each host; they alone serve the model :data:`FAR`."""
+    cluster.redis.config_set("bind", f"127.0.0.1 {net.gateway}")
+    url = cluster.url_by(net.gateway, cluster.valkey_port)
+    started = {
+        host: cluster.make_worker(host.name, url, "--model-name", FAR, prefix=host.prefix)
+        for host in net.hosts
+    }
+    try:
+        for worker in started.values():
+            worker.start()
+        wait_until(lambda: all(map(cluster.is_worker_ready, started.values())), timeout=60)
+        yield started
+    finally:
+        for worker in started.values():
+            worker.kill()
+        cluster.redis.config_set("bind", "127.0.0.1")
+
+
+@forms("num_cuts", 1, "CHAOS_CUT_HOSTS", 5)
+def test_a_host_whose_cable_is_pulled(num_cuts: int, cluster: Cluster, judge: Judge, tell: Tell) -> None:
+    if reason := namespaces.why_not():
+        pytest.skip(reason)
+    waits = []
+    with namespaces.network(2) as net, far_workers(cluster, net) as workers:
+        for _ in range(num_cuts):
+            host, lost = next(iter(workers.items()))
+            with at_once(_streamers(cluster, 8, 250, FAR)) as futures:
+                victims = wait_until(lambda: cluster.running_on(cluster.children(lost)))  # noqa: B023
+                host.cut_off()
+                waits += resumed_after(cluster, victims, time.monotonic())
+                host.join()
+            for receipt in answers(futures):
+                judge.receipt(receipt)
+            settled(cluster, judge)
+            wait_until(lambda: cluster.is_worker_ready(lost), timeout=60)  # noqa: B023
+    tell(f"lease {cluster.sizes.lease} s; cut to next claim: {summary(waits)}")
