@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask, jsonify, request
 from kombu.exceptions import KombuError
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from tasks.messages import ErrorCode, Failure
@@ -87,6 +87,16 @@ def store_unavailable() -> ApiError:
     )
 
 
+def store_full() -> ApiError:
+    """Redis is at its ``maxmemory``."""
+    return ApiError(
+        503,
+        "store_full",
+        "The request store (Redis) is at its memory limit; nothing was accepted. Try again later.",
+        retry_after_s=STORE_RETRY_S,
+    )
+
+
 def shutting_down() -> ApiError:
     """This process takes nothing new."""
     message = "This server is shutting down; try again, another one will answer."
@@ -142,6 +152,9 @@ def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
         return response
 
     def render_store(error: Exception) -> Response:
+        if _is_full(error):
+            log.warning("Redis is at its maxmemory and takes no new requests")
+            return render(store_full())
         log.warning("Redis can't be reached: %s", error)
         return render(store_unavailable())
 
@@ -156,7 +169,13 @@ def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
     app.register_error_handler(Exception, render_unexpected)
 
 
+def _is_full(error: BaseException | None) -> bool:
+    # kombu's error has Redis's as its cause.
+    return error is not None and (isinstance(error, OutOfMemoryError) or _is_full(error.__cause__))
+
+
 _HTTP_CODES = {
+    408: "request_timeout",
     404: "not_found",
     405: "method_not_allowed",
     413: "body_too_large",

@@ -12,12 +12,13 @@ from typing import Protocol
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
+from service import idempotency
 from service.errors import ApiError, store_unavailable, unknown_request
 from service.places import Places, TooManyWaitingError
 from service.streams import Listener, Mailbox, Source
 from service.subscriber import Subscriber
 from tasks.messages import GenerateRequest, State
-from tasks.store import Record, RequestStore
+from tasks.store import Admission, Key, KeyReusedError, Record, RequestStore
 from tasks.transport import QueueFull
 
 log = logging.getLogger(__name__)
@@ -30,11 +31,31 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 class Queue(Protocol):
     """What is needed of :class:`tasks.queue.RequestQueue`."""
 
-    def submit(self, request: GenerateRequest, watch: str, queue_timeout_s: float) -> None:
-        """Accept the request or raise ``QueueFull``."""
+    def submit(
+        self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
+    ) -> Admission:
+        """Accept the request, or find it by its key; or raise ``QueueFull`` or ``KeyReusedError``."""
 
     def retry_after_s(self, model: str) -> int:
         """Seconds until a place is likely free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A request as a client brings it.
+
+    Attributes:
+        request: under an id of its own.
+        wait_s: seconds that the client would wait for a place in a full queue.
+        check: raises ``ClientGoneError`` once the client has gone.
+        key: the client's own name for the request, if it has one: it means to come back for the answer, so
+            that the end of its connection cancels nothing.
+    """
+
+    request: GenerateRequest
+    wait_s: float
+    check: Callable[[], None]
+    key: Key | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,42 +76,47 @@ class Jobs:
     places: Places
     queue_timeout_s: float
 
-    def submit(
-        self, request: GenerateRequest, wait_s: float, check: Callable[[], None], *, is_watched: bool = False
-    ) -> None:
-        """Accept a request, after waiting up to ``wait_s`` seconds for a place.
+    def submit(self, offer: Offer, *, is_watched: bool = False) -> Admission:
+        """Accept a request, after waiting for a place if the client would, or find it by its key.
 
         Raises:
-            ApiError: 429 when the queue is full.
-            ClientGoneError: ``check`` saw the client leave while it waited.
+            ApiError: 429 when the queue is full, 422 when the key stands for another request.
+            ClientGoneError: the client left while it waited.
             redis.RedisError, kombu.exceptions.KombuError: nothing was accepted.
         """
-        watch = self.subscriber.channel if is_watched else ""
+        watch, request = self.subscriber.channel if is_watched else "", offer.request
 
-        def attempt() -> None:
-            self.queue.submit(request, watch, self.queue_timeout_s)
+        def attempt() -> Admission:
+            return self.queue.submit(request, watch, self.queue_timeout_s, offer.key)
 
         try:
-            self.places.enter(request.model, attempt, wait_s, check)
+            return self.places.enter(request.model, attempt, offer.wait_s, offer.check)
         except QueueFull as full:
             raise self._full(request.model, f"{full.waiting} requests wait and {full.limit} may") from None
         except TooManyWaitingError as full:
             raise self._full(request.model, f"{full.limit} more already wait for a place") from None
+        except KeyReusedError:
+            raise idempotency.reused() from None
         except (RedisError, KombuError):
             # The client will be told that nothing was accepted; the message may be in the queue all the same.
-            self.abandon(request.id)
+            # With a key, trying again finds it.
+            if offer.key is None:
+                self.abandon(request.id)
             raise
 
     @contextmanager
-    def started(
-        self, request: GenerateRequest, wait_s: float, check: Callable[[], None]
-    ) -> Iterator[Listener]:
+    def started(self, offer: Offer) -> Iterator[tuple[Admission, Listener]]:
         """Accept a request and listen to it from its first event. Raises as :meth:`submit` does."""
         if not self.subscriber.wait_ready(READY_S):
             raise store_unavailable()
-        with self.subscriber.mailbox(request.id) as mailbox:
-            self.submit(request, wait_s, check, is_watched=True)
-            yield Listener(self._source(mailbox), request.id)
+        own = offer.request.id
+        with self.subscriber.mailbox(own) as mailbox:
+            admission = self.submit(offer, is_watched=True)
+            if admission.id == own:
+                yield admission, Listener(self._source(mailbox), own)
+                return
+        with self.followed(admission.id) as listener:
+            yield admission, listener
 
     @contextmanager
     def followed(self, request_id: str, after: int = 0) -> Iterator[Listener]:

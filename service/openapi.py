@@ -70,13 +70,14 @@ def _generate(summary: str, schema: str) -> dict[str, Any]:
     responses = {
         "200": answer,
         "202": {**_json("Accepted; poll its Location", "Request"), "headers": {"Location": _TEXT_HEADER}},
+        "422": _json("The Idempotency-Key was used with another body", "Error"),
         "429": {**_json("The queue is full", "Error"), "headers": {"Retry-After": _TEXT_HEADER}},
     }
     body = {
         "required": True,
         "content": {"application/json": {"schema": {"$ref": _REF.format(model=schema)}}},
     }
-    return {**_operation(summary, responses, [_PREFER]), "requestBody": body}
+    return {**_operation(summary, responses, [_PREFER, _IDEMPOTENCY_KEY]), "requestBody": body}
 
 
 _TEXT_HEADER = {"schema": {"type": "string"}}
@@ -91,6 +92,13 @@ _PREFER = {
     "schema": {"type": "string"},
     "description": "respond-async: answer 202 at once. wait=N: when posting, wait up to N seconds for a "
     "place in a full queue; when polling, for the end.",
+}
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "maxLength": 255},
+    "description": "The client's own name for the request: sent again with the same body, it is answered "
+    "from the first one, running or finished. It outlives its connection.",
 }
 _LAST_EVENT_ID = {
     "name": "Last-Event-ID",

@@ -10,13 +10,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from tasks.transport import QueueFull
 
 #: Seconds between two attempts of the first waiter when no word of a free place comes.
 FALLBACK_S = 0.5
 
-Attempt = Callable[[], None]
+T = TypeVar("T")
 Check = Callable[[], None]
 
 
@@ -49,10 +50,10 @@ class Places:
             if line:
                 line[0].set()
 
-    def enter(self, model: str, attempt: Attempt, wait_s: float, check: Check) -> None:
+    def enter(self, model: str, attempt: Callable[[], T], wait_s: float, check: Check) -> T:
         """Run ``attempt`` until it doesn't raise ``QueueFull``, for up to ``wait_s`` seconds.
 
-        ``check`` is called at least every :data:`FALLBACK_S` and may raise, to give up.
+        Returns what it does. ``check`` is called at least every :data:`FALLBACK_S` and may raise, to give up.
 
         Raises:
             QueueFull: still full after that time, or others wait already and ``wait_s`` is 0.
@@ -70,7 +71,7 @@ class Places:
         with self._changing:
             return bool(self._lines.get(model))
 
-    def _stand(self, model: str, attempt: Attempt, wait_s: float, check: Check) -> None:
+    def _stand(self, model: str, attempt: Callable[[], T], wait_s: float, check: Check) -> T:
         ticket, deadline = threading.Event(), time.monotonic() + wait_s
         line = self._join(model, ticket)
         try:

@@ -18,6 +18,7 @@ from service.places import Places
 from service.settings import ApiSettings
 from service.subscriber import Subscriber
 from tasks.celery import create_app as create_celery
+from tasks.janitor import Janitor
 from tasks.queue import RequestQueue
 from tasks.registry import Registry
 from tasks.store import RequestStore
@@ -74,9 +75,12 @@ def build(settings: ApiSettings) -> Runtime:
     catalog = Catalog(registry, settings.served_name)
     metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
 
+    janitor = Janitor(redis)
+
     def keep_house() -> None:
         catalog.refresh()
         store.expire_due()
+        janitor.tidy()
 
     return Runtime(
         settings=settings,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
+from celery.app.amqp import AMQP
 
 from tasks.messages import queue_name
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
-from tasks.transport import UNACKED_OPTIONS, Broker
+from tasks.transport import UNACKED_OPTIONS, Broker, Connection
 
 #: Seconds until a command or a connection attempt that Redis does not answer is given up. A publish is tried
 #: twice.
@@ -21,8 +22,14 @@ NUM_PUBLISHERS = 16
 LOG_FORMAT = "%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s"
 
 
+class _Amqp(AMQP):  # type: ignore[misc]
+    Connection = Connection
+
+
 class App(Celery):  # type: ignore[misc]
     """A Celery application that knows the settings it was built from."""
+
+    amqp_cls = _Amqp
 
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__("tasks", set_as_current=isinstance(settings, WorkerSettings))

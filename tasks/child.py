@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from threading import Event as Flag
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -23,7 +24,7 @@ from tasks.engine.measure import measured_costs
 from tasks.engine.model import Context, Model
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Job
-from tasks.messages import Failure
+from tasks.messages import ErrorCode, Failure
 from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
 from tasks.run import Run
 from tasks.store import Append, Claim, RequestStore
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 #: A command that Redis doesn't answer is repeated for a few seconds; all of ours may be.
 REDIS_OPTIONS: dict[str, Any] = {
@@ -43,6 +45,10 @@ REDIS_OPTIONS: dict[str, Any] = {
     "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5),
     "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
 }
+
+
+class HandedBackError(Exception):
+    """This child is leaving: the request is to be continued by another."""
 
 
 class WorkerChild:
@@ -66,7 +72,9 @@ class WorkerChild:
         self._model = model
         name = settings.served_name or ""
         self._card = Child(f"{worker}/{os.getpid()}", worker, os.getpid(), name, n_ctx, slots)
-        self._closing = Flag()
+        self._closing, self._leaving = Flag(), Flag()
+        self._probing = Lock()
+        self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
         self._heart = Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def _options(self, threads: Threads) -> EngineOptions:
@@ -92,22 +100,74 @@ class WorkerChild:
     def close(self) -> None:
         """Withdraw, and free the context; requests that run are left to a later attempt."""
         self._closing.set()
-        self._engine.close()
-        self._deliverer.close()
+        self.hand_back()
         self._heart.join()
 
+    def hand_back(self) -> None:
+        """Stop generating, deliver what there is, and end every :meth:`run` with ``HandedBackError``."""
+        self._leaving.set()
+        self._engine.close()  # its thread has ended: nothing comes after what is now delivered
+        self._deliverer.close()
+
     def run(self, request_id: str) -> None:
-        """Generate a request to its end, or to the end of this attempt."""
-        claim = self._store.claim(request_id, self._card.id, self._settings.max_attempts)
-        if claim is None:
-            return
-        run = Run(claim, claim.seq)
-        try:
-            self._start(run, claim)
-        except PromptError as error:
-            self._fail(run, error.failure)
+        """Generate a request to its end, or to the end of this attempt.
+
+        Raises:
+            HandedBackError: this child is leaving, and the request is not over.
+        """
+        if self._is_suspect(request_id):
+            # It may be what kills its children, or has merely shared one with that. Alone with those that
+            # have got somewhere, only the culprit dies once more without getting any further.
+            with self._probing:
+                run = self._begin(request_id)
+                if run is not None:
+                    run.proven.wait()
+        else:
+            run = self._begin(request_id)
+        if run is None:
             return
         run.over.wait()
+        if run.is_handed_back:
+            raise HandedBackError(request_id)
+
+    def _is_suspect(self, request_id: str) -> bool:
+        deaths = self._insist(partial(self._store.deaths, request_id))
+        return deaths >= max(1, self._settings.max_attempts - 1)
+
+    def _begin(self, request_id: str) -> Run | None:
+        """Claim a request and have it generated; ``None`` when there is nothing (more) to do."""
+        attempt = partial(self._store.claim, request_id, self._card.id, self._settings.max_attempts)
+        claim = self._insist(attempt)
+        run = None if claim is None else Run(claim, claim.seq)
+        return run if run is not None and self._is_started(run) else None
+
+    def _is_started(self, run: Run) -> bool:
+        try:
+            self._start(run, run.claim)
+        except PromptError as error:
+            self._fail(run, error.failure)
+        except HandedBackError:
+            raise
+        except Exception:
+            # The task must not end with an error: Celery would acknowledge it, and the request be lost.
+            logger.exception("request %s can't be started", run.id)
+            failure = Failure(ErrorCode.INTERNAL, "The request can't be started; see the worker's log.")
+            self._fail(run, failure)
+        else:
+            return True
+        return False
+
+    def _insist(self, action: Callable[[], T]) -> T:
+        """Do something in Redis, as soon as it is there. Raises ``HandedBackError`` when leaving."""
+        for failures in count(1):
+            if self._leaving.is_set():
+                break
+            try:
+                return action()
+            except redis.RedisError as error:
+                logger.warning("Redis is away, trying again: %s", error)
+                self._leaving.wait(self._backoff.compute(failures))
+        raise HandedBackError
 
     def _start(self, run: Run, claim: Claim) -> None:
         prompt, max_tokens = self._prompts.build(claim.request)
@@ -118,7 +178,7 @@ class WorkerChild:
         request = claim.request
         self._engine.submit(
             Job(
-                key=run.id,
+                key=run.key,
                 prompt=prompt,
                 max_tokens=max_tokens,
                 sampling=request.sampling,
@@ -133,11 +193,13 @@ class WorkerChild:
         """The tokens that earlier attempts delivered: generation goes on after them."""
         if claim.seq == 0:
             return ()
-        return tuple(t for event in self._store.read_log(claim.request.id) for t in event.tokens)
+        log = self._insist(partial(self._store.read_log, claim.request.id))
+        return tuple(t for event in log for t in event.tokens)
 
     def _fail(self, run: Run, failure: Failure) -> None:
-        end = run.failed(failure)
-        self._store.append([Append(run.id, run.claim.attempt, run.seq + 1, end=end)])
+        claim = run.claim
+        item = Append(run.id, claim.attempt, run.seq + 1, end=run.failed(failure), fence=claim.fence)
+        self._insist(partial(self._store.append, [item]))
 
     def _beat(self) -> None:
         """Keep this child's registration alive; Redis being away is no reason to stop."""

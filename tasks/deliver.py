@@ -73,19 +73,22 @@ class Deliverer:
         self._steps.put(deltas)
 
     def close(self) -> None:
-        """Deliver what is there, and end."""
+        """Deliver what is there, hand back the runs that are not over, and end."""
         self._steps.put(None)
         self._thread.join()
 
     def add(self, run: Run) -> None:
         """Know a run before its job is submitted."""
-        self._runs[run.id] = run
+        self._runs[run.key] = run
 
     def _run(self) -> None:
         while (deltas := self._steps.get()) is not None:
             self._collect(deltas)
             self._collect_rest()
             self._flush()
+        self._flush(is_last=True)
+        for run in list(self._runs.values()):
+            run.stop(is_handed_back=True)
 
     def _collect_rest(self) -> None:
         """Take the steps that came while the last ones were written, to write them together."""
@@ -103,16 +106,16 @@ class Deliverer:
             if run is not None:
                 self._pending.setdefault(delta.key, _Pending(run, now)).add(delta)
 
-    def _flush(self) -> None:
+    def _flush(self, *, is_last: bool = False) -> None:
         """Write what is due, and ask for the others whether to go on."""
         now = monotonic()
-        due = {key for key, pending in self._pending.items() if pending.is_due(now)}
-        items = [_item(pending, is_due=key in due) for key, pending in self._pending.items()]
+        batch = list(self._pending.values())
+        items = [_item(pending, is_due=is_last or pending.is_due(now)) for pending in batch]
         if not items:
             return
         verdicts = self._append(items)
-        for item, goes_on in zip(items, verdicts, strict=True):
-            self._settle(item, goes_on=goes_on)
+        for pending, item, goes_on in zip(batch, items, verdicts, strict=True):
+            self._settle(pending, item, goes_on=goes_on)
 
     def _append(self, items: list[Append]) -> list[bool]:
         failures = 0
@@ -126,23 +129,24 @@ class Deliverer:
                 # Steps go on arriving meanwhile and are delivered together afterwards.
                 sleep(self._backoff.compute(failures))
 
-    def _settle(self, item: Append, *, goes_on: bool) -> None:
-        pending = self._pending[item.id]
+    def _settle(self, pending: _Pending, item: Append, *, goes_on: bool) -> None:
+        run = pending.run
         if not item.is_silent:
-            pending.run.seq = item.seq
+            run.seq = item.seq
+            run.proven.set()
         if not goes_on:
-            self._stop(item.id)
+            self._stop(run.key)
         if not goes_on or item.end is not None:
-            del self._runs[item.id]
-            pending.run.over.set()
+            del self._runs[run.key]
+            run.stop()
         if not goes_on or not item.is_silent or not pending.tokens:
-            del self._pending[item.id]
+            del self._pending[run.key]
 
 
 def _item(pending: _Pending, *, is_due: bool) -> Append:
     run = pending.run
     if not is_due:
-        return Append(run.id, run.claim.attempt, run.seq + 1)
+        return Append(run.id, run.claim.attempt, run.seq + 1, fence=run.claim.fence)
     return Append(
         run.id,
         run.claim.attempt,
@@ -152,4 +156,5 @@ def _item(pending: _Pending, *, is_due: bool) -> Append:
         prompt_tokens=run.prompt_tokens if run.seq == run.claim.seq else None,
         end=None if pending.ending is None else run.finished(pending.ending),
         itl_ms=() if pending.ending is None else pending.ending.gaps_ms,
+        fence=run.claim.fence,
     )

@@ -6,20 +6,22 @@ import gc
 import logging
 import os
 import signal
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 from billiard import current_process
 from celery import current_app, shared_task, signals
 from celery.concurrency import get_implementation
 from celery.concurrency.prefork import TaskPool as Prefork
+from celery.exceptions import Reject
 
-from tasks.child import WorkerChild
+from tasks.child import HandedBackError, WorkerChild
 from tasks.engine.cores import CorePool
 from tasks.engine.model import Model, ModelError
 from tasks.messages import TASK_NAME
 from tasks.pool import TaskPool
 from tasks.settings import WorkerSettings
+from tasks.steps import HAND_BACK
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,11 @@ class ProcessEngine:
                 self._model, self._child = model, child
             return self._child
 
+    def hand_back(self) -> None:
+        """Have the child's requests continued elsewhere."""
+        if self._child is not None:
+            self._child.hand_back()
+
     def stop(self) -> None:
         """Withdraw the child, if there is one."""
         with self._lock:
@@ -92,7 +99,10 @@ _engine = ProcessEngine()
 @shared_task(name=TASK_NAME)
 def generate(request_id: str) -> None:
     """Generate the answer to a request; its tokens go to the request's log."""
-    _engine.start().run(request_id)
+    try:
+        _engine.start().run(request_id)
+    except HandedBackError as error:
+        raise Reject(error, requeue=True) from None
 
 
 @signals.worker_init.connect(weak=False)
@@ -105,6 +115,8 @@ def _on_worker_init(sender: Any, **_: Any) -> None:
 
 @signals.worker_process_init.connect(weak=False)
 def _on_child_init(**_: Any) -> None:
+    # In a thread: what a handler interrupts may hold the locks that this needs.
+    signal.signal(HAND_BACK, lambda *_: Thread(target=_engine.hand_back, daemon=True).start())
     try:
         _engine.start()
     except ModelError as error:

@@ -6,8 +6,13 @@ PREFIX = "inference:"
 
 #: Ids of running requests by claim time (sorted set).
 RUNNING = PREFIX + "running"
-#: Ids of waiting requests by the time their ``--queue-timeout`` ends (sorted set).
+#: Ids of requests by the time their ``--queue-timeout`` (those that wait) or time limit ends (sorted set).
 DEADLINES = PREFIX + "deadlines"
+#: Ids of accepted requests that are not over, by the time the janitor looked at them last (sorted set).
+ACTIVE = PREFIX + "active"
+#: Reserved messages by their delivery tags (hash), and when each one's lease was renewed (sorted set).
+UNACKED = PREFIX + "unacked"
+LEASES = PREFIX + "leases"
 #: Outcomes of finished requests, for whichever API process reads each first (list).
 OUTCOMES = PREFIX + "outcomes"
 #: Live children by the time their registration ends (sorted set).
@@ -31,6 +36,11 @@ def log(request_id: str) -> str:
 def events(api: str) -> str:
     """Channel of one API process; a payload is a JSON list of ``[id, event]`` pairs."""
     return f"{PREFIX}events:{api}"
+
+
+def named(digest: str) -> str:
+    """What an ``Idempotency-Key`` stands for: a fingerprint and a request's id (string)."""
+    return f"{PREFIX}key:{digest}"
 
 
 def claims(model: str) -> str:

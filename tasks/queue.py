@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 from celery import Celery
 
-from tasks.messages import TASK_NAME, GenerateRequest, queue_name
-from tasks.store import RequestStore
-from tasks.transport import QueueFull
+from tasks.messages import TASK_NAME, GenerateRequest, State, queue_name
+from tasks.store import Admission, Key, RequestStore
+from tasks.transport import QueueFull, RecordGone
 
 __all__ = ["QueueFull", "RequestQueue"]
 
@@ -35,28 +36,38 @@ class RequestQueue:
         self._store = store
         self.limit = limit
 
-    def submit(self, request: GenerateRequest, watch: str, queue_timeout_s: float) -> None:
-        """Queue a request, once however often it is called with the same id.
+    def submit(
+        self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
+    ) -> Admission:
+        """Queue a request, once however often it is called with the same id or key; which one it became.
 
         Args:
             request: its id is the idempotency key.
             watch: the channel its events are published on, or empty.
             queue_timeout_s: seconds that it may wait.
+            key: the client's own name for it, under which it may have been queued before, with another id.
 
         Raises:
             QueueFull: nothing was queued and nothing is kept.
+            KeyReusedError: the key stands for another request.
             kombu.exceptions.OperationalError: Redis did not answer in a few seconds; the request may have
                 been queued all the same, so submit it again under the same id.
             redis.RedisError: likewise.
             kombu.exceptions.LimitExceeded: no connection was free for :data:`ACQUIRE_TIMEOUT_S` seconds.
         """
-        is_new = self._store.create(request, watch, queue_timeout_s)
-        try:
-            self._publish(request)
-        except QueueFull:
-            if is_new:
-                self._store.forget(request.id)
-            raise
+        while True:
+            admission = self._store.create(request, watch, queue_timeout_s, key)
+            if admission.state is not State.NEW:
+                return admission
+            try:
+                self._publish(replace(request, id=admission.id))
+            except RecordGone:  # whoever wrote it was refused, and we were about to push it too
+                continue
+            except QueueFull:
+                if admission.is_new:
+                    self._store.forget(admission.id)
+                raise
+            return admission
 
     def waiting(self, model: str) -> int:
         """Requests of a model that wait for a slot."""
@@ -75,7 +86,7 @@ class RequestQueue:
         with self._app.producer_pool.acquire(block=True, timeout=ACQUIRE_TIMEOUT_S) as producer:
             try:
                 self._send(request, producer)
-            except QueueFull as exc:
+            except (QueueFull, RecordGone) as exc:
                 # Kept from leaving the block, which would close a connection that has no fault.
                 refusal = exc
         if refusal is not None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
 from tasks import keys
+from tasks.store import script_source
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -49,15 +50,13 @@ class Registry:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
+        # A script, since it may go on when Redis is full.
+        self._announce = redis.register_script(script_source("announce"))
 
     def announce(self, child: Child) -> None:
         """Say that a child lives, for the next :data:`TTL_S` seconds."""
-        seconds, _ = self._redis.time()
-        with self._redis.pipeline() as pipe:
-            pipe.set(keys.child(child.id), json.dumps(asdict(child)), ex=TTL_S)
-            pipe.zadd(keys.CHILDREN, {child.id: seconds + TTL_S})
-            pipe.zremrangebyscore(keys.CHILDREN, "-inf", seconds)
-            pipe.execute()
+        text = json.dumps(asdict(child))
+        self._announce(args=[keys.child(child.id), keys.CHILDREN, child.id, text, TTL_S])
 
     def withdraw(self, child_id: str) -> None:
         """Say that a child is going."""

@@ -15,7 +15,9 @@ from tasks.store import Claim
 class Run:
     """A claimed request on its way through the engine.
 
-    ``seq`` is the last event's number; ``over`` is set when nothing more is to be delivered.
+    ``seq`` is the last event's number. ``proven`` is set once the run has delivered something, or is over;
+    ``over`` when nothing more is to be delivered, because of the end or, ``is_handed_back``, to be
+    continued elsewhere.
     """
 
     claim: Claim
@@ -24,12 +26,25 @@ class Run:
     num_delivered: int = 0
     claimed_at: float = field(default_factory=monotonic)
     submitted_at: float = 0.0
+    proven: Flag = field(default_factory=Flag)
     over: Flag = field(default_factory=Flag)
+    is_handed_back: bool = False
 
     @property
     def id(self) -> str:
         """The request's id."""
         return self.claim.request.id
+
+    @property
+    def key(self) -> str:
+        """Names this run in the engine; a request may have an older run there that lost its lease."""
+        return f"{self.id}:{self.claim.attempt}:{self.claim.fence}"
+
+    def stop(self, *, is_handed_back: bool = False) -> None:
+        """Nothing more is to be delivered."""
+        self.is_handed_back = is_handed_back
+        self.proven.set()
+        self.over.set()
 
     @property
     def is_stream(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from celery import bootsteps, platforms, signals
@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 #: Renewals during one lease: two may fail before it runs out.
 RENEWALS_PER_LEASE = 3
+#: What tells a child to deliver what it has and to hand back its requests, and the seconds it gets for that.
+HAND_BACK = signal.SIGUSR2
+HAND_BACK_S = 3.0
 
 
 class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -93,7 +96,7 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _on_signal(self, signum: int, frame: Any) -> None:
         if self._deadline is not None:
-            self._give_up()
+            self._end_now()
             return
         name = signal.Signals(signum).name
         signals.worker_shutting_down.send(sender=self._worker.hostname, sig=name, how="Warm", exitcode=0)
@@ -104,24 +107,43 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
     def _begin(self) -> None:
         if self._deadline is not None:
             return
+        # Told by remote control, Celery does not say so before the end; what is put back depends on it.
+        if state.should_stop is None:
+            state.should_stop = platforms.EX_OK
         timeout = self._worker.app.settings.drain_timeout
         logger.info("Stopping; %d requests have %g s to finish", len(held_requests()), timeout)
-        self._deadline = threading.Timer(timeout, self._give_up)
-        self._deadline.daemon = True
-        self._deadline.start()
+        self._deadline = _later(timeout, self._give_up)
 
     def _give_up(self) -> None:
-        """End what still runs, which puts it back at the head of the line."""
+        """Have what still runs put back at the head of the line, with all that was generated delivered."""
+        held = held_requests()
+        if held:
+            logger.warning("%d requests did not finish in time and are put back", len(held))
+        if held and isinstance(self._worker.pool, ForkingPool):
+            _signal_children(self._worker.pool, HAND_BACK)
+            _later(HAND_BACK_S, self._end_now)
+        else:
+            self._end_now()
+
+    def _end_now(self) -> None:
+        """End what still runs, which puts it back; what it has not delivered will be generated again."""
         held = held_requests()
         if not held:
             return
-        logger.warning("%d requests did not finish in time and are put back", len(held))
         if isinstance(self._worker.pool, ForkingPool):
-            _kill_children(self._worker.pool)
+            # The lost children's requests are put back by Celery (task_reject_on_worker_lost).
+            _signal_children(self._worker.pool, signal.SIGKILL)
         else:
             # Threads can't be ended, so the process is.
             _put_back(held)
             os._exit(platforms.EX_OK)
+
+
+def _later(seconds: float, action: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def held_requests() -> list[Any]:
@@ -137,11 +159,10 @@ def _snapshot(requests: Iterable[Any]) -> set[Any]:
             continue
 
 
-def _kill_children(pool: Any) -> None:
-    # The lost children's requests are put back by Celery (task_reject_on_worker_lost).
+def _signal_children(pool: Any, signum: int) -> None:
     for child in list(pool._pool._pool if pool._pool else ()):
         try:
-            os.kill(child.pid, signal.SIGKILL)
+            os.kill(child.pid, signum)
         except ProcessLookupError:
             continue
 

@@ -7,6 +7,7 @@ method raises ``redis.RedisError`` when Redis can't be reached; the callers deci
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Seconds a record lives that was written but not yet accepted by the queue.
 NEW_TTL_S = 120
+#: Scripts that let new work in.
+ACCEPTING = ("create", "push")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,37 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """An ``Idempotency-Key``: what it is kept under, and a fingerprint of what was asked with it."""
+
+    digest: str
+    fingerprint: str
+
+
+class KeyReusedError(Exception):
+    """An ``Idempotency-Key`` already stands for another request than the one it came with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The record that stands for a submission; it ``is_new`` unless it was there before.
+
+    ``created``: Redis's clock in Unix seconds.
+    """
+
+    id: str
+    is_new: bool
+    state: State
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A child's right to run a request, until a later attempt takes it.
 
     ``queue_ms``: acceptance to first claim. ``age_ms``: acceptance to this claim. ``first_ms``: acceptance
-    to the first token, if an earlier attempt delivered it. ``seq``: the last event's number.
+    to the first token, if an earlier attempt delivered it. ``seq``: the last event's number. ``fence``: a
+    word of this attempt alone.
     """
 
     request: GenerateRequest
@@ -51,6 +80,7 @@ class Claim:
     age_ms: float
     first_ms: float | None
     seq: int
+    fence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +88,7 @@ class Append:
     """What one running request has to deliver at a step; no text, tokens or end asks only whether to go on.
 
     ``seq`` numbers the event, one above the claim's ``seq`` first, so that an append can be repeated.
+    ``fence`` is the claim's; when empty, only the attempt's number is compared.
     """
 
     id: str
@@ -68,6 +99,7 @@ class Append:
     prompt_tokens: int | None = None
     end: End | None = None
     itl_ms: tuple[float, ...] = ()
+    fence: str = ""
 
     @property
     def is_silent(self) -> bool:
@@ -89,14 +121,25 @@ class RequestStore:
 
     # ---- the API's side -------------------------------------------------------------------------
 
-    def create(self, request: GenerateRequest, watch: str, queue_timeout_s: float) -> bool:
-        """Write the record of a request about to be queued; ``False`` when the id is taken.
+    def create(
+        self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
+    ) -> Admission:
+        """Write the record of a request about to be queued, or find the one with its id or its key.
 
         ``watch`` is the channel to publish its events on, or empty. Unless the queue accepts the request
-        within :data:`NEW_TTL_S`, the record goes away by itself.
+        within :data:`NEW_TTL_S`, the record goes away by itself, and what is known of ``key`` with it.
+
+        Raises:
+            KeyReusedError: the key stands for another request.
         """
+        limit = "" if request.timeout_s is None else request.timeout_s
+        name, fingerprint = ("", "") if key is None else (keys.named(key.digest), key.fingerprint)
         args: list[Any] = [request.id, request.to_json(), request.model, watch, queue_timeout_s, NEW_TTL_S]
-        return bool(self._create(args=args))
+        reply = cast("list[Any]", self._create(args=[*args, limit, name, fingerprint]))
+        if not reply:
+            raise KeyReusedError
+        found, is_new, state, created = reply
+        return Admission(found.decode(), bool(is_new), State(state.decode()), float(created))
 
     def forget(self, request_id: str) -> None:
         """Remove the record of a request that the queue refused, unless it has been queued since."""
@@ -144,7 +187,7 @@ class RequestStore:
         return None if state is None else State(state.decode())
 
     def expire_due(self) -> int:
-        """End the waiting requests whose queue timeout is over; how many."""
+        """End the waiting requests whose queue timeout is over, and all whose time limit is; how many."""
         return int(self._expire(args=[self._ttl]))
 
     def num_running(self) -> int:
@@ -164,9 +207,21 @@ class RequestStore:
 
     # ---- the worker's side ----------------------------------------------------------------------
 
+    def deaths(self, request_id: str) -> float:
+        """How often in a row a request's child died while the request got no further.
+
+        A lost lease counts a quarter: its worker may only have been paused, but what brings down whole
+        hosts has to end, too.
+        """
+        return float(cast("bytes | None", self.redis.hget(keys.record(request_id), "deaths")) or 0)
+
     def claim(self, request_id: str, child_id: str, max_attempts: int) -> Claim | None:
-        """Take a request to run it; ``None`` when it is over, unknown, expired or out of attempts."""
-        reply = cast("list[Any]", self._claim(args=[request_id, child_id, max_attempts, self._ttl]))
+        """Take a request to run it; ``None`` when it is over, unknown, too late or out of attempts.
+
+        Out of attempts is what has :meth:`deaths` of ``max_attempts``.
+        """
+        fence = uuid.uuid4().hex[:12]
+        reply = cast("list[Any]", self._claim(args=[request_id, child_id, max_attempts, self._ttl, fence]))
         if not reply:
             return None
         attempt, request, queue_ms, age_ms, first_ms, seq = reply
@@ -178,12 +233,13 @@ class RequestStore:
             age_ms=float(age_ms),
             first_ms=None if first < 0 else first,
             seq=int(seq),
+            fence=fence,
         )
 
     def append(self, items: Sequence[Append]) -> list[bool]:
         """Deliver one step of several requests in one round trip; for each, whether to go on.
 
-        ``False`` means that a later attempt owns the request or that it is over: stop generating it.
+        ``False`` means that the request runs or waits elsewhere or is over: stop generating it.
         Nothing of such an item is written.
         """
         args: list[Any] = [self._ttl]
@@ -226,14 +282,19 @@ class RequestStore:
 
 
 def script_source(name: str) -> str:
-    """The source of ``tasks/scripts/{name}.lua`` with the common part before it."""
+    """The source of ``tasks/scripts/{name}.lua`` with the common part before it.
+
+    Redis at its ``maxmemory`` refuses what accepts new requests; all other scripts may go on, so that what
+    was accepted ends and makes room.
+    """
     folder = files("tasks") / "scripts"
-    return (folder / "common.lua").read_text() + (folder / f"{name}.lua").read_text()
+    head = "#!lua\n" if name in ACCEPTING else "#!lua flags=allow-oom\n"
+    return head + (folder / "common.lua").read_text() + (folder / f"{name}.lua").read_text()
 
 
 def _append_args(item: Append) -> Iterable[Any]:
     if item.is_silent:
-        return (item.id, item.attempt, item.seq, "", 0, "", "", "")
+        return (item.id, item.attempt, item.seq, "", 0, "", "", "", item.fence)
     event = {"t": item.text, "k": item.tokens}
     return (
         item.id,
@@ -244,6 +305,7 @@ def _append_args(item: Append) -> Iterable[Any]:
         "" if item.prompt_tokens is None else item.prompt_tokens,
         "" if item.end is None else _compact({k: v for k, v in asdict(item.end).items() if v is not None}),
         _compact([round(gap, 3) for gap in item.itl_ms]) if item.itl_ms else "",
+        item.fence,
     )
 
 

@@ -21,6 +21,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import kombu
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps, loads
@@ -31,7 +32,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from tasks.keys import PREFIX
+from tasks.keys import LEASES, PREFIX, UNACKED
+from tasks.messages import TASK_NAME
 from tasks.store import script_source
 
 if TYPE_CHECKING:
@@ -43,11 +45,17 @@ QUEUE_PREFIX = "inference."
 BELL_PREFIX = PREFIX + "bell:"
 #: Overdue leases looked at in one sweep.
 SWEEP_BATCH = 100
+#: Pauses in seconds between attempts to connect again.
+RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
+#: How much of a death a run counts as whose child died, or whose lease ran out (:meth:`RequestStore.deaths`).
+DEATH, LOST_LEASE = 1.0, 0.25
+#: What ``push.lua`` answers when the record is gone.
+GONE = 2
 #: Where kombu keeps what is reserved; names of our own, so that another Celery application in the same
 #: database never meets it.
 UNACKED_OPTIONS = {
-    "unacked_key": PREFIX + "unacked",
-    "unacked_index_key": PREFIX + "leases",
+    "unacked_key": UNACKED,
+    "unacked_index_key": LEASES,
     "unacked_mutex_key": PREFIX + "unacked_mutex",
 }
 
@@ -74,6 +82,18 @@ class QueueFull(Exception):  # noqa: N818 - the name that the standard library u
         super().__init__(f"The queue is full: {waiting} requests wait and {limit} may; retry later.")
         self.waiting = waiting
         self.limit = limit
+
+
+class RecordGone(Exception):  # noqa: N818 - like its neighbour
+    """The request's record was removed before its message was pushed: write it again."""
+
+
+class Connection(kombu.Connection):  # type: ignore[misc]
+    """A connection that is tried again soon: kombu pauses for 2, 4, 6 … 30 s, and Redis restarts in one."""
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect, with kombu's arguments but other pauses."""
+        return super().ensure_connection(*args, **{**RECONNECT, **kwargs})
 
 
 # ---- where Redis is -----------------------------------------------------------------------------
@@ -178,8 +198,10 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
 
     def restore_by_tag(self, tag: Any, client: Redis | None = None, leftmost: bool = False) -> None:
         """Put a message back at the head of its line, whichever end was asked for."""
+        # What a worker hands back when it ends is no fault of the request.
+        charge = 0.0 if self.channel.do_restore else DEATH
         with self.channel.conn_or_acquire(client) as redis:
-            self._requeue(redis, tag)
+            self._requeue(redis, tag, charge)
 
     def restore_unacked(self, client: Redis | None = None) -> None:
         """Put everything back, in the order it came."""
@@ -197,16 +219,17 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
         with self.channel.conn_or_acquire() as client:
             args = [self.unacked_index_key, lease, num or SWEEP_BATCH]
             for tag in self.channel.scripts.overdue(args=args, client=client):
-                self._requeue(client, tag.decode(), lease)
+                self._requeue(client, tag.decode(), LOST_LEASE, lease)
 
-    def _requeue(self, client: Redis, tag: str, lease: float | str = "") -> None:
+    def _requeue(self, client: Redis, tag: str, charge: float = 0.0, lease: float | str = "") -> None:
         entry = cast("bytes | None", client.hget(self.unacked_key, tag))
         if entry is None:
             client.zrem(self.unacked_index_key, tag)
             return
         raw, exchange, routing_key = loads(entry)
         queue, where = self.channel.place_of(raw, exchange, routing_key)
-        args = [*self._names, tag, lease, where, dumps(_redelivered(raw)), _request_id(raw), queue]
+        again = _redelivered(raw)
+        args = [*self._names, tag, lease, where, dumps(again), _tag(again), _request_id(raw), queue, charge]
         self.channel.scripts.requeue(args=args, client=client)
 
     @property
@@ -216,6 +239,10 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
 
 def _request_id(message: dict[str, Any]) -> str:
     return cast("str", message.get("headers", {}).get("id") or "")
+
+
+def _tag(message: dict[str, Any]) -> str:
+    return cast("str", message["properties"]["delivery_tag"])
 
 
 def _redelivered(raw: dict[str, Any]) -> dict[str, Any]:
@@ -237,6 +264,11 @@ class Scripts:
     def push(self) -> Script:
         """Push below the cap."""
         return self._script("push")
+
+    @cached_property
+    def ring(self) -> Script:
+        """Have a worker look into a queue."""
+        return self._script("ring")
 
     @cached_property
     def take(self) -> Script:
@@ -318,10 +350,13 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         request_id = _request_id(message)
         limit = self.queue_limit or 0 if request_id else 0
         step = self.priority_steps.index(self.priority(self._get_message_priority(message)))
-        args = [limit, step + 1, dumps(message), request_id]
+        has_record = message.get("headers", {}).get("task") == TASK_NAME
+        args = [limit, step + 1, dumps(message), request_id, _tag(message), int(has_record)]
         reply = cast("int", self.scripts.push(keys=self._lists(queue), args=args))
         if reply < 0:
             raise QueueFull(-reply - 1, limit)
+        if reply == GONE:
+            raise RecordGone(request_id)
 
     def _lists(self, queue: str) -> list[str]:
         return [self._q_for_pri(queue, step) for step in self.priority_steps]
@@ -336,7 +371,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         """Begin to consume, with what already waits."""
         result = super().basic_consume(queue, *args, **kwargs)
         if self._has_bells:
-            self._redis.lpush(BELL_PREFIX + queue, 1)
+            self.scripts.ring(args=[queue])
         return result
 
     @property

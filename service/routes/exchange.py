@@ -9,10 +9,18 @@ from typing import Any
 from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from service import idempotency
 from service.connection import checker
 from service.errors import ApiError
 from service.json_body import parse_object
 from service.prefer import Prefer
+from tasks.store import Admission, Key
+
+
+def key(body: dict[str, Any]) -> Key | None:
+    """The ``Idempotency-Key`` for this endpoint and ``body``, if there is one. Raises ``ApiError`` 400."""
+    headers = request.headers
+    return idempotency.parse(headers.get("Idempotency-Key"), headers.get("Authorization"), request.path, body)
 
 
 def body() -> dict[str, Any]:
@@ -31,6 +39,13 @@ def preferences(max_wait_s: float) -> Prefer:
 def client_check() -> Callable[[], None]:
     """A function that raises ``ClientGoneError`` once the client has gone."""
     return checker(request.environ)
+
+
+def told(response: Response, admission: Admission) -> Response:
+    """Tell the client when its request was there already."""
+    if not admission.is_new:
+        response.headers["Idempotent-Replayed"] = "true"
+    return response
 
 
 def applied(response: Response, prefer: Prefer) -> Response:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import cast
 
 from flask import Blueprint, Response, jsonify
@@ -13,12 +13,14 @@ from service import sse
 from service.answers import Answer
 from service.connection import ClientGoneError
 from service.errors import shutting_down
+from service.jobs import Offer
 from service.prefer import Prefer
 from service.routes import exchange
 from service.runtime import Runtime
 from service.schemas import ChatBody, CompletionBody, GenerateBody, Limits, to_request, validate
 from service.streams import Listener
-from tasks.messages import GenerateRequest
+from tasks.messages import GenerateRequest, State
+from tasks.store import Admission
 
 
 def blueprint(runtime: Runtime) -> Blueprint:
@@ -48,10 +50,12 @@ class Completions:
         if self._runtime.draining.is_set():
             raise shutting_down()
         prefer = exchange.preferences(self._settings.max_wait)
-        body = validate(kind, exchange.body())
+        raw = exchange.body()
+        body = validate(kind, raw)
         request = self._request(body, f"{prefix}-{uuid.uuid4().hex}")
+        offer = Offer(request, prefer.wait_s or 0, exchange.client_check(), exchange.key(raw))
         try:
-            return exchange.applied(self._respond(body, request, prefer), prefer)
+            return exchange.applied(self._respond(body, offer, prefer), prefer)
         except ClientGoneError:
             raise exchange.client_closed() from None
 
@@ -61,45 +65,53 @@ class Completions:
         limits = Limits(n_ctx, self._settings.n_predict, self._settings.request_timeout)
         return to_request(body, request_id, model, limits)
 
-    def _respond(self, body: GenerateBody, request: GenerateRequest, prefer: Prefer) -> Response:
+    def _respond(self, body: GenerateBody, offer: Offer, prefer: Prefer) -> Response:
         if prefer.is_async:
-            return self._later(request, prefer)
+            return self._later(offer)
         if not body.stream:
-            return self._whole(request, prefer)
+            return self._whole(offer)
         options = body.stream_options
-        with_usage = options is not None and bool(options.include_usage)
-        return self._stream(Answer.to(request, time.time(), with_usage=with_usage), request, prefer)
+        return self._stream(offer, with_usage=options is not None and bool(options.include_usage))
 
-    def _later(self, request: GenerateRequest, prefer: Prefer) -> Response:
-        self._jobs.submit(request, prefer.wait_s or 0, exchange.client_check())
-        location = f"/v1/requests/{request.id}"
-        response = jsonify(id=request.id, object="inference.request", status="queued", model=request.model)
+    def _later(self, offer: Offer) -> Response:
+        admission = self._jobs.submit(offer)
+        status = "queued" if admission.state is State.NEW else admission.state.value
+        model = offer.request.model
+        response = jsonify(id=admission.id, object="inference.request", status=status, model=model)
         response.status_code = 202
-        response.headers["Location"] = location
-        return response
+        response.headers["Location"] = f"/v1/requests/{admission.id}"
+        return exchange.told(response, admission)
 
-    def _whole(self, request: GenerateRequest, prefer: Prefer) -> Response:
-        check = exchange.client_check()
-        with self._jobs.started(request, prefer.wait_s or 0, check) as listener:
+    def _whole(self, offer: Offer) -> Response:
+        with self._jobs.started(offer) as (admission, listener):
             try:
-                events = list(listener.until_over(check))
+                events = list(listener.until_over(offer.check))
             except ClientGoneError:
-                self._jobs.abandon(request.id)
+                self._leave(offer, listener)
                 raise
-        return jsonify(Answer.to(request, time.time()).whole(events))
+        return exchange.told(jsonify(_answer(offer, admission).whole(events)), admission)
 
-    def _stream(self, answer: Answer, request: GenerateRequest, prefer: Prefer) -> Response:
-        check = exchange.client_check()
+    def _stream(self, offer: Offer, *, with_usage: bool) -> Response:
         with ExitStack() as stack:
-            listener = stack.enter_context(self._jobs.started(request, prefer.wait_s or 0, check))
-            stream = sse.EventStream(answer, listener, check, self._settings.heartbeat)
-            stack.callback(self._leave, stream, listener)
+            admission, listener = stack.enter_context(self._jobs.started(offer))
+            answer = replace(_answer(offer, admission), with_usage=with_usage)
+            stream = sse.EventStream(answer, listener, offer.check, self._settings.heartbeat)
+            stack.callback(self._leave_stream, offer, stream, listener)
             stream.wait_first(self._settings.first_event_timeout)
             response = Response(cast("list[bytes]", stream), headers=sse.HEADERS)
             response.call_on_close(stack.pop_all().close)
-            return response
+            return exchange.told(response, admission)
 
-    def _leave(self, stream: sse.EventStream, listener: Listener) -> None:
-        """Cancel what nobody reads any more; but what was cut by this process's end, another may take up."""
+    def _leave_stream(self, offer: Offer, stream: sse.EventStream, listener: Listener) -> None:
+        # What was cut by this process's end, another may take up.
         if not (listener.is_over or stream.is_complete or self._runtime.draining.is_set()):
+            self._leave(offer, listener)
+
+    def _leave(self, offer: Offer, listener: Listener) -> None:
+        """Cancel what nobody reads any more, unless its client has a key to come back with."""
+        if offer.key is None:
             self._jobs.abandon(listener.request_id)
+
+
+def _answer(offer: Offer, admission: Admission) -> Answer:
+    return Answer.to(replace(offer.request, id=admission.id), admission.created)

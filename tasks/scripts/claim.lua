@@ -1,29 +1,41 @@
--- A child takes a request: attempt number up by one, unless it is over, expired or out of attempts.
--- ARGV: id, child id, attempts at most, time to live of a result (s).
+-- A child takes a request: attempt number up by one, unless it is over, too late or out of attempts.
+-- ARGV: id, child id, deaths at most, time to live of a result (s), a word of the child's own for this attempt.
 -- Returns {} when there is nothing to do, else
 -- {attempt, request, queue_ms, ms since creation, ms from creation to the first token or -1, seq}.
-local id, child, max_attempts, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local id, child, max_deaths, ttl, fence = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local key, t = record_of(id), now()
-local r = redis.call('HMGET', key, 'state', 'attempt', 'request', 'created', 'claimed', 'first', 'seq', 'model', 'queue_timeout')
-local state, attempt, created = r[1], tonumber(r[2]), tonumber(r[4])
+local r = redis.call('HMGET', key, 'state', 'attempt', 'request', 'created', 'claimed', 'first', 'seq', 'model',
+  'queue_timeout', 'deaths', 'time_limit')
+local state, attempt, created, limit = r[1], tonumber(r[2]), tonumber(r[4]), r[11]
 if state ~= 'queued' and state ~= 'running' then return {} end
 redis.call('PUBLISH', P .. 'freed', r[8])
-if state == 'queued' then
+if is_past(limit, created, t) then
+  finish_late(id, limit, ttl)
+  return {}
+end
+if not r[5] then
   if t > created + tonumber(r[9]) then
-    finish(id, 'expired', nil, 'queue_timeout', 'The request waited longer than its queue timeout of ' .. r[9] .. ' s and was not generated; retry later or raise --queue-timeout.', ttl)
+    finish_expired(id, r[9], ttl)
     return {}
   end
   redis.call('LPUSH', P .. 'claims:' .. r[8], string.format('%.6f', t))
   redis.call('LTRIM', P .. 'claims:' .. r[8], 0, 31)
+  redis.call('EXPIRE', P .. 'claims:' .. r[8], 86400)
 end
-if attempt >= max_attempts then
-  finish(id, 'failed', nil, 'attempts_exhausted', 'The worker running this request died ' .. attempt .. ' times; it was given up.', ttl)
+if tonumber(r[10] or 0) >= max_deaths then
+  finish(id, 'failed', nil, 'attempts_exhausted', 'The worker that ran this request died, ' .. max_deaths ..
+    ' times without getting any further; it was given up.', ttl)
   return {}
 end
 attempt = attempt + 1
 local claimed = tonumber(r[5]) or t
-redis.call('HSET', key, 'state', 'running', 'attempt', attempt, 'child', child, 'claimed', string.format('%.6f', claimed))
-redis.call('ZREM', P .. 'deadlines', id)
+redis.call('HSET', key, 'state', 'running', 'attempt', attempt, 'fence', fence, 'child', child, 'claim_seq', r[7],
+  'claimed', string.format('%.6f', claimed))
 redis.call('ZADD', P .. 'running', t, id)
+if limit then
+  redis.call('ZADD', P .. 'deadlines', created + tonumber(limit) + 1, id)
+else
+  redis.call('ZREM', P .. 'deadlines', id)
+end
 return { attempt, r[3], string.format('%.3f', (claimed - created) * 1000), string.format('%.3f', (t - created) * 1000),
   r[6] and string.format('%.3f', (tonumber(r[6]) - created) * 1000) or '-1', tonumber(r[7]) }

@@ -47,16 +47,37 @@ local function unqueue(key)
   return removed > 0
 end
 
+-- A reserved request's message is in its list again: it waits, and its last attempt may write no more.
+-- charge: how much of a death its run counts as; one that delivered anything new is forgiven what came before.
+local function wait_again(id, list, message, tag, charge)
+  local key = record_of(id)
+  local r = redis.call('HMGET', key, 'state', 'seq', 'claim_seq', 'deaths')
+  redis.call('HSET', key, 'state', 'queued', 'list', list, 'message', message, 'tag', tag)
+  if r[1] ~= 'running' then return end
+  redis.call('ZREM', P .. 'running', id)
+  local before = tonumber(r[2]) > tonumber(r[3] or 0) and 0 or tonumber(r[4] or 0)
+  if charge > 0 then redis.call('HSET', key, 'deaths', before + charge) end
+end
+
+-- The Idempotency-Key of a request lives as long as its record, or ends here: ttl 0.
+local function keep_name(id, name, ttl)
+  if not name or string.match(redis.call('GET', name) or '', '%S+$') ~= id then return end
+  if tonumber(ttl) > 0 then redis.call('EXPIRE', name, ttl) else redis.call('DEL', name) end
+end
+
 -- Book a request as finished: state, time to live, indexes, and the outcome for the metrics.
 local function settle(id, state, end_json, itl_json, ttl)
   local key, t = record_of(id), now()
-  local r = redis.call('HMGET', key, 'created', 'model')
+  local r = redis.call('HMGET', key, 'created', 'model', 'name')
   redis.call('HSET', key, 'state', state, 'finished', string.format('%.6f', t))
-  redis.call('HDEL', key, 'message', 'list')
+  redis.call('HDEL', key, 'message', 'list', 'tag')
   redis.call('EXPIRE', key, ttl)
   redis.call('EXPIRE', log_of(id), ttl)
   redis.call('ZREM', P .. 'running', id)
   redis.call('ZREM', P .. 'deadlines', id)
+  redis.call('ZREM', P .. 'active', id)
+  -- What was never generated may be asked for again.
+  keep_name(id, r[3], state == 'expired' and 0 or ttl)
   local e2e = (t - tonumber(r[1])) * 1000
   redis.call('LPUSH', P .. 'outcomes',
     '{"id":"' .. id .. '","model":' .. cjson.encode(r[2]) .. ',"e2e_ms":' .. string.format('%.3f', e2e)
@@ -86,4 +107,19 @@ local function finish(id, state, reason, code, message, ttl)
   collect(posts, r[2], id, log_event(id, (tonumber(r[1]) or 0) + 1, '"t":"","k":[]', end_json))
   publish(posts)
   settle(id, state, end_json, '', ttl)
+end
+
+-- Whether a request's time limit (s, or false) is over.
+local function is_past(limit, created, t)
+  return limit and t >= tonumber(created) + tonumber(limit)
+end
+
+local function finish_late(id, limit, ttl)
+  finish(id, 'failed', nil, 'request_timeout', 'The request took longer than its time limit of ' .. limit ..
+    ' s and was stopped.', ttl)
+end
+
+local function finish_expired(id, timeout, ttl)
+  finish(id, 'expired', nil, 'queue_timeout', 'The request waited longer than its queue timeout of ' .. timeout ..
+    ' s and was not generated; retry later or raise --queue-timeout.', ttl)
 end

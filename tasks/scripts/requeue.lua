@@ -1,19 +1,17 @@
 -- Put a reserved message back at the head of its list, once, unless its request is over.
 -- ARGV: leases, unacked hash, tag, lease (s) that must have run out or '' to take it at any age,
--- list, message, request id ('' if it has none), queue.
+-- list, message, its new tag, request id ('' if it has none), queue, how much of a death its run counts as.
 -- Returns 1 put back, 0 dropped because the request is over, -1 not ours to take.
-local leases, unacked, tag, lease, list, message, id, queue = unpack(ARGV)
+local leases, unacked, tag, lease, list, message, fresh, id, queue, charge = unpack(ARGV)
 if lease ~= '' then
   local since = redis.call('ZSCORE', leases, tag)
   if not since or tonumber(since) > now() - tonumber(lease) then return -1 end
 end
 redis.call('ZREM', leases, tag)
 if redis.call('HDEL', unacked, tag) == 0 then return -1 end
-local key = record_of(id)
-local state = redis.call('HGET', key, 'state')
+local state = redis.call('HGET', record_of(id), 'state')
 if state and state ~= 'new' and state ~= 'queued' and state ~= 'running' then return 0 end
 redis.call('RPUSH', list, message)
 ring(queue)
--- A cancel takes it out of the list by this text. The state stays: a claimed request keeps its place in time.
-if state then redis.call('HSET', key, 'list', list, 'message', message) end
+if state then wait_again(id, list, message, fresh, tonumber(charge)) end
 return 1

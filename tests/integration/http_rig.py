@@ -18,6 +18,7 @@ from typing import Any, cast
 import httpx
 from redis import Redis
 
+from tasks import keys
 from tasks.messages import (
     End,
     ErrorCode,
@@ -30,7 +31,7 @@ from tasks.messages import (
 )
 from tasks.queue import PRIORITY_LISTS
 from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
-from tasks.store import Append, Claim, RequestStore
+from tasks.store import Append, Claim, RequestStore, script_source
 from tests.integration.conftest import free_port
 from tests.waiting import wait_until
 
@@ -96,6 +97,7 @@ class ScriptedWorker:
     def __init__(self, redis_url: str) -> None:
         self._redis = Redis.from_url(redis_url)
         self._registry, self.store = Registry(self._redis), RequestStore(self._redis)
+        self._take = self._redis.register_script(script_source("take"))
         self.held: dict[str, tuple[Claim, int]] = {}
         self.is_paused = False
         self._is_idle, self._stopped = threading.Event(), threading.Event()
@@ -154,9 +156,12 @@ class ScriptedWorker:
                 self._is_idle.set()
                 time.sleep(0.01)
                 continue
-            taken = cast("list[bytes] | None", self._redis.brpop(names, timeout=0.05))
-            if taken is not None:
-                self._run_one(str(json.loads(taken[1])["headers"]["id"]))
+            # Leased like a worker's, so that nobody takes them for lost.
+            taken = cast("bytes | None", self._take(keys=names, args=[keys.LEASES, keys.UNACKED]))
+            if taken is None:
+                time.sleep(0.005)
+            else:
+                self._run_one(str(json.loads(taken)["headers"]["id"]))
 
     def _announce(self) -> None:
         if time.monotonic() - self._announced > HEARTBEAT_S:

@@ -49,7 +49,7 @@ def store(redis: Redis) -> RequestStore:
 
 
 def create(store: RequestStore, request_id: str = "r", watch: str = "", timeout: float = 60.0) -> None:
-    assert store.create(replace(REQUEST, id=request_id), watch, timeout)
+    assert store.create(replace(REQUEST, id=request_id), watch, timeout).is_new
 
 
 def push(store: RequestStore, request_id: str = "r", cap: int = 10) -> int:
@@ -128,7 +128,8 @@ def test_unknown_request_has_no_record(store: RequestStore) -> None:
 
 def test_id_is_taken_once(store: RequestStore) -> None:
     create(store)
-    assert not store.create(REQUEST, "", 60.0)
+    again = store.create(REQUEST, "", 60.0)
+    assert (again.id, again.is_new, again.state) == ("r", False, State.NEW)
 
 
 def test_record_that_is_never_queued_goes_away(store: RequestStore, redis: Redis) -> None:
@@ -179,18 +180,6 @@ def test_second_claim_goes_on_where_the_first_was(store: RequestStore) -> None:
     assert (second.attempt, second.seq, second.queue_ms) == (2, 1, first.queue_ms)
     assert second.first_ms is not None
     assert store.num_running() == 1
-
-
-def test_too_many_attempts_fail_for_good(store: RequestStore) -> None:
-    running(store)
-    for _ in range(MAX_ATTEMPTS - 1):
-        claimed(store)
-    assert store.claim("r", "child", MAX_ATTEMPTS) is None
-    end = end_of(store)
-    assert end.state is state_of(store) is State.FAILED
-    assert end.error is not None
-    assert end.error.code is ErrorCode.ATTEMPTS_EXHAUSTED
-    assert store.num_running() == 0
 
 
 def test_finished_request_is_not_claimed(store: RequestStore) -> None:

@@ -79,7 +79,7 @@ def id_of(text: bytes | str) -> str:
 
 
 def new_record(store: RequestStore, request_id: str) -> None:
-    assert store.create(GenerateRequest(id=request_id, model="m", prompt="x"), "", 60.0)
+    assert store.create(GenerateRequest(id=request_id, model="m", prompt="x"), "", 60.0).is_new
 
 
 def expire_lease(redis: Redis, tag: Any) -> None:
@@ -187,7 +187,7 @@ def test_cancel_finds_a_message_that_was_put_back(
     [message] = receive(connection)
     assert store.claim("a", "child", 3) is not None
     message.reject(requeue=True)
-    assert store.cancel("a") is State.RUNNING
+    assert store.cancel("a") is State.QUEUED
     assert waiting_ids(redis) == []
 
 

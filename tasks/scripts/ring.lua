@@ -1,0 +1,2 @@
+-- Have a worker look into a queue. ARGV: queue.
+ring(ARGV[1])

@@ -1,0 +1,138 @@
+"""A request's life by the scripts that the API, the transport and the children run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, cast
+
+from redis import Redis
+
+from tasks import keys
+from tasks.janitor import Janitor
+from tasks.messages import End, FinishReason, GenerateRequest, State, Usage
+from tasks.store import Append, Claim, Record, RequestStore, script_source
+from tasks.transport import DEATH, LOST_LEASE
+
+MODEL, LIST = "m", "inference.m"
+MAX_ATTEMPTS = 3
+LEASE_S = 1000.0
+SUCCEEDED = End(State.SUCCEEDED, FinishReason.STOP, Usage(3, 2))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A message that a worker has reserved."""
+
+    id: str
+    tag: str
+    message: dict[str, Any]
+
+
+class Life:
+    """Each step as a method; those who are late or stale are the caller's to play."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+        self.store, self.janitor = RequestStore(redis, result_ttl_s=100), Janitor(redis, grace_s=0.0)
+        self._tags = (f"tag-{n}" for n in count())
+        self._push, self._take, self._requeue = (
+            redis.register_script(script_source(name)) for name in ("push", "take", "requeue")
+        )
+
+    # ---- the API's side -------------------------------------------------------------------------
+
+    def create(self, request_id: str, queue_timeout_s: float = 60.0, **fields: Any) -> None:
+        request = GenerateRequest(id=request_id, model=MODEL, prompt="x", **fields)
+        self.store.create(request, "", queue_timeout_s)
+
+    def push(self, request_id: str, cap: int = 1000) -> int:
+        tag = next(self._tags)
+        message = json.dumps(_message(request_id, tag))
+        return cast("int", self._push(keys=[LIST], args=[cap, 1, message, request_id, tag, 1]))
+
+    def accept(self, *request_ids: str, **fields: Any) -> None:
+        for request_id in request_ids:
+            self.create(request_id, **fields)
+            assert self.push(request_id) == 1
+
+    # ---- the worker's side ----------------------------------------------------------------------
+
+    def take(self) -> Taken | None:
+        text = cast("bytes | None", self._take(keys=[LIST], args=[keys.LEASES, keys.UNACKED]))
+        if text is None:
+            return None
+        message = json.loads(text)
+        return Taken(message["headers"]["id"], message["properties"]["delivery_tag"], message)
+
+    def claim(self, request_id: str) -> Claim | None:
+        return self.store.claim(request_id, "child", MAX_ATTEMPTS)
+
+    def run(self, request_id: str, **fields: Any) -> tuple[Taken, Claim]:
+        """Accept, take and claim a request; nothing else may wait."""
+        self.accept(request_id, **fields)
+        return self.run_next()
+
+    def run_next(self) -> tuple[Taken, Claim]:
+        taken = self.take()
+        assert taken is not None
+        claim = self.claim(taken.id)
+        assert claim is not None
+        return taken, claim
+
+    def append(self, claim: Claim, seq: int, end: End | None = None, token: int = 7) -> bool:
+        tokens = () if end else (token,)
+        item = Append(claim.request.id, claim.attempt, seq, "t", tokens, end=end, fence=claim.fence)
+        [goes_on] = self.store.append([item])
+        return goes_on
+
+    def acknowledge(self, taken: Taken) -> None:
+        self.redis.zrem(keys.LEASES, taken.tag)
+        self.redis.hdel(keys.UNACKED, taken.tag)
+
+    def put_back(self, taken: Taken, charge: float = DEATH, lease: float | str = "") -> int:
+        """As the transport does: 1 put back, 0 over, -1 not there any more."""
+        tag = next(self._tags)
+        message = json.dumps(_message(taken.id, tag))
+        args = [keys.LEASES, keys.UNACKED, taken.tag, lease, LIST, message, tag, taken.id, LIST, charge]
+        return cast("int", self._requeue(args=args))
+
+    def lose_lease(self, taken: Taken) -> int:
+        """Its worker does not renew, and another one sweeps."""
+        if self.redis.zscore(keys.LEASES, taken.tag) is not None:
+            self.redis.zincrby(keys.LEASES, -2 * LEASE_S, taken.tag)
+        return self.put_back(taken, LOST_LEASE, LEASE_S)
+
+    # ---- what is ---------------------------------------------------------------------------------
+
+    def record(self, request_id: str) -> Record:
+        record = self.store.fetch(request_id)
+        assert record is not None
+        return record
+
+    def state(self, request_id: str) -> State:
+        return self.record(request_id).state
+
+    def end(self, request_id: str) -> End:
+        end = self.store.read_log(request_id)[-1].end
+        assert end is not None
+        return end
+
+    def waiting(self) -> list[str]:
+        """Ids in the order in which they are served."""
+        texts = cast("list[bytes]", self.redis.lrange(LIST, 0, -1))
+        return [json.loads(text)["headers"]["id"] for text in reversed(texts)]
+
+    def reserved(self) -> list[str]:
+        entries = cast("list[bytes]", self.redis.hvals(keys.UNACKED))
+        return [json.loads(entry)[0]["headers"]["id"] for entry in entries]
+
+
+def _message(request_id: str, tag: str) -> dict[str, Any]:
+    info = {"exchange": "", "routing_key": LIST}
+    return {
+        "body": "",
+        "headers": {"id": request_id},
+        "properties": {"delivery_tag": tag, "delivery_info": info},
+    }
