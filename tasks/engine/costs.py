@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 
 #: A shape must be so much cheaper than the plain one to be chosen; below that it is noise.
 MIN_GAIN = 0.04
@@ -17,28 +18,41 @@ MIN_GAIN = 0.04
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Measured milliseconds: ``decode`` holds (rows, ms) by rows, ``prefill_ms`` is per prompt token."""
+    """Measured milliseconds: ``decode`` holds (rows, ms) by rows, ``prefill_ms`` is per prompt token.
+
+    ``alone`` is like ``decode``, with one thread.
+    """
 
     decode: tuple[tuple[int, float], ...]
     prefill_ms: float
+    alone: tuple[tuple[int, float], ...] = ()
 
     def decode_ms(self, rows: int) -> float:
         """Milliseconds of a step of ``rows`` next tokens, interpolated between measured sizes."""
-        sizes = [size for size, _ in self.decode]
-        at = bisect_left(sizes, rows)
-        if at == len(sizes):
-            size, ms = self.decode[-1]
-            return ms * rows / size
-        size, ms = self.decode[at]
-        if size == rows or at == 0:
-            return ms
-        low, low_ms = self.decode[at - 1]
-        return low_ms + (ms - low_ms) * (rows - low) / (size - low)
+        return _between(self.decode, rows)
+
+    def alone_ms(self, rows: int) -> float:
+        """The same with one thread; infinite if that was not measured."""
+        return _between(self.alone, rows) if self.alone else inf
 
     @property
     def max_rows(self) -> int:
         """The largest size measured."""
         return self.decode[-1][0]
+
+
+def _between(measured: tuple[tuple[int, float], ...], rows: int) -> float:
+    """Linear between measured sizes, proportional above them."""
+    sizes = [size for size, _ in measured]
+    at = bisect_left(sizes, rows)
+    if at == len(sizes):
+        size, ms = measured[-1]
+        return ms * rows / size
+    size, ms = measured[at]
+    if size == rows or at == 0:
+        return ms
+    low, low_ms = measured[at - 1]
+    return low_ms + (ms - low_ms) * (rows - low) / (size - low)
 
 
 @dataclass(frozen=True, slots=True)

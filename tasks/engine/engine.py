@@ -13,6 +13,7 @@ from threading import Thread
 
 from tasks.engine.cores import Threads
 from tasks.engine.costs import StepCosts
+from tasks.engine.governor import Governor
 from tasks.engine.model import CacheFullError, Context, DecodeError, Row
 from tasks.engine.observer import Observer
 from tasks.engine.residents import Residents
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 #: Receives one step's deltas on the engine's thread; must return soon and never raise.
 Sink = Callable[[list[Delta]], None]
+#: A prompt token costs about what a row of a large decode does.
+PREFILL_ROWS = 16
 #: Times a sequence's batch may fail before its request is given up.
 MAX_FAULTS = 2
 
@@ -130,20 +133,31 @@ class Engine:
         self._residents = Residents(self._context, reuses=self._options.reuses_prefixes)
         measure = self._options.measure
         costs = None if measure is None else measure(self._context)
+        self._governor = Governor()
         self._limits = Limits(self._context.n_batch, costs=costs)
 
     def _step(self) -> None:
         """Plan, compute, sample, deliver."""
         started = self._clock()
-        self._context.use_threads(self._threads.work())
+        threads = self._governor.choose(self._threads.work(), started)
+        self._context.use_threads(threads)
         deltas = list(self._expire(started))
         self._residents.share()
         step = plan([_load(seq) for seq in self._residents if seq.waits_for is None], self._limits)
         for batch in step.decode:
             deltas += self._decode(batch)
         deltas += self._prefill(step)
+        self._judge(threads, step, started)
         self._sink(deltas)
         self._observer.on_step(step, self._clock() - started)
+
+    def _judge(self, threads: int, step: Step, started: float) -> None:
+        """Tell the governor how the step went."""
+        costs, now = self._limits.costs, self._clock()
+        if costs is not None:
+            alone_ms = sum(costs.alone_ms(len(batch.slots) + batch.padding) for batch in step.decode)
+            alone_ms += step.num_prefilled * costs.alone_ms(PREFILL_ROWS) / PREFILL_ROWS
+            self._governor.observe(threads, (now - started) * 1e3, alone_ms, now)
 
     def _read_inbox(self) -> None:
         """Take every message; wait for one when there is nothing to compute."""
