@@ -70,11 +70,11 @@ def newly_held(worker: ScriptedWorker, known: set[str]) -> str:
     return str(wait_until(lambda: set(worker.held) - known).pop())
 
 
-def open_post(api: Api, **body: Any) -> socket.socket:
+def open_post(api: Api, head: str = "", **body: Any) -> socket.socket:
     """Send a request over a plain socket, to be closed when the test likes."""
     data = json.dumps(body).encode()
     sock = socket.create_connection(("127.0.0.1", api.port))
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(data)}\r\n"
     sock.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + data)
     return sock
 
