@@ -65,7 +65,7 @@ def outputs() -> Outputs:
 @pytest.fixture
 def engine(model: Model, outputs: Outputs) -> Iterator[Engine]:
     engine = Engine(
-        lambda: Context(model, slots=SLOTS, n_ctx=N_CTX, n_batch=256, threads=2), outputs, FixedThreads(2)
+        lambda: Context(model, slots=SLOTS, n_ctx=N_CTX, n_batch=256, threads=1), outputs, FixedThreads(1)
     )
     engine.start()
     yield engine
@@ -144,9 +144,9 @@ def test_a_cancelled_job_frees_its_slot_and_harms_no_other(model, engine, output
 def test_a_deadline_ends_a_job_with_an_error(model, outputs):
     now = [0.0]
     engine = Engine(
-        lambda: Context(model, slots=2, n_ctx=N_CTX, n_batch=256, threads=2),
+        lambda: Context(model, slots=2, n_ctx=N_CTX, n_batch=256, threads=1),
         outputs,
-        FixedThreads(2),
+        FixedThreads(1),
         options=EngineOptions(clock=lambda: now[0]),
     )
     engine.start()
