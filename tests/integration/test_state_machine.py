@@ -1,0 +1,231 @@
+"""A request's life against the real server: whatever happens in whichever order, one end and no gap.
+
+The model is small: which states a step may lead to, which attempt may write, and where the message is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from redis import Redis
+
+from tasks import keys
+from tasks.messages import State
+from tasks.store import Claim
+from tasks.transport import DEATH
+from tests.integration.life import SUCCEEDED, Life, Taken
+
+pytestmark = pytest.mark.integration
+
+IDS = ("a", "b", "c")
+FINAL = {state for state in State if state.is_final}
+
+
+class RequestLife(RuleBasedStateMachine):
+    """Three requests, any number of workers, and a janitor."""
+
+    redis: Redis
+
+    created = Bundle("created")
+    reserved = Bundle("reserved")
+    attempts = Bundle("attempts")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redis.flushall()
+        self.life = Life(self.redis)
+        self.ends: dict[str, State] = {}
+        self.pushed: set[str] = set()
+        #: Number of the latest attempt, and its claim, by request.
+        self.seen = dict.fromkeys(IDS, 0)
+        self.latest: dict[str, Claim] = {}
+
+    # ---- what may happen ------------------------------------------------------------------------
+
+    @rule(target=created, request_id=st.sampled_from(IDS))
+    def create(self, request_id: str) -> str:
+        self.life.create(request_id)
+        return request_id
+
+    @rule(request_id=created)
+    def push(self, request_id: str) -> None:
+        was = self.state(request_id)
+        assert self.life.push(request_id) == (1 if was is State.NEW else 2 if was is None else 0)
+        if was is State.NEW:
+            self.pushed.add(request_id)
+
+    @rule(request_id=created)
+    def forget(self, request_id: str) -> None:
+        was = self.state(request_id)
+        self.life.store.forget(request_id)
+        assert self.state(request_id) is (None if was is State.NEW else was)
+
+    @rule(target=reserved)
+    def take(self) -> Any:
+        waiting = self.life.waiting()
+        taken = self.life.take()
+        assert (None if taken is None else taken.id) == (waiting[0] if waiting else None)
+        return taken or Taken("none", "none", {})
+
+    @rule(target=attempts, taken=reserved)
+    def claim(self, taken: Taken) -> Any:
+        """Also by a worker whose lease was lost between the two."""
+        was, claim = self.state(taken.id), self.life.claim(taken.id)
+        if claim is None:
+            assert was not in (State.QUEUED, State.RUNNING) or self.state(taken.id) is State.FAILED
+            return None
+        assert claim.attempt > self.seen[taken.id]
+        self.seen[taken.id], self.latest[taken.id] = claim.attempt, claim
+        return [claim, claim.seq]
+
+    @rule(attempt=attempts, is_last=st.booleans(), is_repeated=st.booleans())
+    def append(self, attempt: list[Any] | None, is_last: bool, is_repeated: bool) -> None:
+        """Also by attempts that are long stale."""
+        if attempt is None:
+            return
+        claim, seq = attempt
+        request_id = claim.request.id
+        before, may_write = self.log(request_id), self.may_write(claim)
+        for _ in range(1 + is_repeated):
+            goes_on = self.life.append(claim, seq + 1, SUCCEEDED if is_last else None)
+        # An end is as good as written once the request is over.
+        assert goes_on == may_write or is_last
+        assert len(self.log(request_id)) == len(before) + may_write
+        attempt[1] += may_write
+
+    @rule(taken=consumes(reserved), charge=st.sampled_from([0.0, DEATH]))
+    def put_back(self, taken: Taken, charge: float) -> None:
+        self.moved(taken, self.life.put_back(taken, charge))
+
+    @rule(taken=reserved)
+    def lose_lease(self, taken: Taken) -> None:
+        """The worker that lost it goes on as if nothing had happened."""
+        self.moved(taken, self.life.lose_lease(taken))
+
+    @rule(taken=consumes(reserved))
+    def acknowledge(self, taken: Taken) -> None:
+        """Too early, if the request isn't over: its message is lost."""
+        self.life.acknowledge(taken)
+
+    @rule(request_id=st.sampled_from(IDS))
+    def cancel(self, request_id: str) -> None:
+        was = self.state(request_id)
+        assert self.life.store.cancel(request_id) is was
+        if was is not None and not was.is_final:
+            assert self.state(request_id) is State.CANCELLED
+
+    @rule(request_id=st.sampled_from(IDS))
+    def expire(self, request_id: str) -> None:
+        if self.redis.zscore(keys.DEADLINES, request_id) is not None:
+            self.redis.zadd(keys.DEADLINES, {request_id: 1})
+        was = self.state(request_id)
+        has_run = self.seen[request_id] > 0
+        self.life.store.expire_due()
+        if was is State.QUEUED and not has_run:
+            assert self.state(request_id) is State.EXPIRED
+        else:
+            assert self.state(request_id) is was
+
+    @rule()
+    def tidy(self) -> None:
+        lost = [i for i in IDS if self.is_open(i) and self.places(i) == 0]
+        assert sorted(self.life.janitor.tidy()) == lost
+        assert all(self.places(i) == 1 for i in IDS if self.is_open(i))
+
+    # ---- what always holds ----------------------------------------------------------------------
+
+    @invariant()
+    def one_end_that_stays(self) -> None:
+        for request_id in IDS:
+            state = self.state(request_id)
+            ends = [event.end for event in self.life.store.read_log(request_id) if event.end]
+            assert len(ends) == (state in FINAL)
+            if state in FINAL:
+                assert state is self.ends.setdefault(request_id, ends[0].state)
+            else:
+                assert request_id not in self.ends
+
+    @invariant()
+    def events_without_a_gap(self) -> None:
+        for request_id in IDS:
+            log = self.log(request_id)
+            assert log == list(range(1, len(log) + 1))
+
+    @invariant()
+    def one_message_at_most(self) -> None:
+        for request_id in IDS:
+            assert self.places(request_id) <= 1
+
+    @invariant()
+    def accepted_is_known(self) -> None:
+        for request_id in self.pushed:
+            assert self.state(request_id) is not None
+
+    @invariant()
+    def indexes_tell_the_truth(self) -> None:
+        active = {i.decode() for i in self.redis.zrange(keys.ACTIVE, 0, -1) if isinstance(i, bytes)}
+        running = {i.decode() for i in self.redis.zrange(keys.RUNNING, 0, -1) if isinstance(i, bytes)}
+        assert active == {i for i in IDS if self.is_open(i)}
+        assert running == {i for i in IDS if self.state(i) is State.RUNNING}
+
+    def teardown(self) -> None:
+        """Whatever was accepted can be brought to its end, with nothing left behind."""
+        for _ in range(len(IDS) * 2):
+            for entry in self.redis.zrange(keys.LEASES, 0, -1):
+                assert isinstance(entry, bytes)
+                self.life.lose_lease(self.holder(entry.decode()))
+            self.life.janitor.tidy()
+            self.finish_all()
+        assert not any(self.is_open(i) for i in self.pushed)
+        assert not self.redis.exists(keys.ACTIVE, keys.RUNNING, keys.DEADLINES, keys.LEASES, keys.UNACKED)
+
+    # ---- helpers --------------------------------------------------------------------------------
+
+    def finish_all(self) -> None:
+        while (taken := self.life.take()) is not None:
+            claim = self.life.claim(taken.id)
+            if claim is not None:
+                assert self.life.append(claim, claim.seq + 1, SUCCEEDED)
+            self.life.acknowledge(taken)
+
+    def holder(self, tag: str) -> Taken:
+        entry = self.redis.hget(keys.UNACKED, tag)
+        assert isinstance(entry, bytes)
+        message = json.loads(entry)[0]
+        return Taken(message["headers"]["id"], tag, message)
+
+    def moved(self, taken: Taken, answer: int) -> None:
+        if answer == 1:
+            assert self.life.waiting()[0] == taken.id
+            assert self.state(taken.id) in (State.QUEUED, None)
+        elif answer == 0:
+            assert self.state(taken.id) in FINAL
+
+    def may_write(self, claim: Claim) -> bool:
+        request_id = claim.request.id
+        is_latest = self.latest[request_id] is claim
+        return is_latest and self.state(request_id) is State.RUNNING
+
+    def state(self, request_id: str) -> State | None:
+        record = self.life.store.fetch(request_id)
+        return None if record is None else record.state
+
+    def is_open(self, request_id: str) -> bool:
+        return self.state(request_id) in (State.QUEUED, State.RUNNING)
+
+    def places(self, request_id: str) -> int:
+        return (self.life.waiting() + self.life.reserved()).count(request_id)
+
+    def log(self, request_id: str) -> list[int]:
+        return [event.seq for event in self.life.store.read_log(request_id)]
+
+
+def test_a_requests_life(redis: Redis) -> None:
+    machine = type("Machine", (RequestLife,), {"redis": redis}).TestCase
+    machine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    machine().runTest()
