@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
@@ -80,6 +80,7 @@ class Metrics:
             "inference_request_queue_time_seconds", "From acceptance to the first claim.", _QUEUE
         )
         self._prompt = counter("inference_prompt_tokens_total", "Tokens of prompts.", "model")
+        self._reused = counter("inference_reused_tokens_total", "Prompt tokens not computed again.", "model")
         self._generated = counter("inference_generated_tokens_total", "Tokens generated.", "model")
         self._requests = counter("inference_requests_total", "Finished requests.", "model", "outcome")
         self._refused = counter("inference_requests_refused_total", "Requests not accepted.", "reason")
@@ -94,6 +95,7 @@ class Metrics:
             self._generated.labels(model).inc(outcome.usage.completion_tokens)
         if outcome.timings is not None:
             self._queued.labels(model).observe(outcome.timings.queue_ms / 1e3)
+            self._reused.labels(model).inc(outcome.timings.cache_n)
             if outcome.timings.ttft_ms > 0:
                 self._first.labels(model).observe(outcome.timings.ttft_ms / 1e3)
         between = self._between.labels(model)
@@ -137,7 +139,7 @@ class LiveGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read them."""
         try:
-            found = [*self._requests(), *self._slots()]
+            found = [*self._requests(), *self._slots(), *self._engines()]
         except RedisError as error:
             log.warning("No live gauges, Redis can't be reached: %s", error)
             found = []
@@ -163,3 +165,11 @@ class LiveGauges(Collector):
             slots.add_metric(name, child.slots)
             busy.add_metric(name, child.busy)
         yield from (slots, busy)
+
+    def _engines(self) -> Iterator[Metric]:
+        labels = ["model", "worker", "child", "what"]
+        work = CounterMetricFamily("inference_engine_work", "What a child's engine has done.", labels=labels)
+        for child in self._registry.children():
+            for what, count in child.work.items():
+                work.add_metric([child.model, child.worker, str(child.pid), what], count)
+        yield work

@@ -22,6 +22,7 @@ from tasks.engine.cores import Threads
 from tasks.engine.engine import Engine, EngineOptions
 from tasks.engine.measure import measured_costs
 from tasks.engine.model import Context, Model
+from tasks.engine.observer import WorkCounter
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Job
 from tasks.messages import ErrorCode, Failure
@@ -67,7 +68,8 @@ class WorkerChild:
         make_context = partial(
             Context, model, slots=slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.work()
         )
-        self._engine = Engine(make_context, self._deliverer.put, threads, options=self._options(threads))
+        self._work = WorkCounter()
+        self._engine = Engine(make_context, self._deliverer.put, threads, self._work, self._options(threads))
         self._prompts = PromptBuilder(model, n_ctx)
         self._model = model
         name = settings.served_name or ""
@@ -214,7 +216,9 @@ class WorkerChild:
         self._announce()
 
     def _announce(self) -> None:
-        self._registry.announce(replace(self._card, busy=self._engine.num_running))
+        self._registry.announce(
+            replace(self._card, busy=self._engine.num_running, work=dict(self._work.counts))
+        )
 
     @staticmethod
     def _try(action: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ A child that dies is gone from here after :data:`TTL_S`; nothing waits for it. T
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from tasks import keys
@@ -24,7 +24,8 @@ TTL_S = 7
 class Child:
     """One worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them used.
 
-    ``id`` is ``worker/pid``; ``worker`` is Celery's node name.
+    ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``work`` counts what its engine has done since
+    it was started, see :class:`tasks.engine.observer.WorkCounter`.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Child:
     n_ctx: int
     slots: int
     busy: int = 0
+    work: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

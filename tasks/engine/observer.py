@@ -1,4 +1,4 @@
-"""What can be watched of an engine. Metrics subclass this; every hook does nothing by default."""
+"""What can be watched of an engine: an observer's hooks do nothing by default."""
 
 from __future__ import annotations
 
@@ -17,3 +17,27 @@ class Observer:
 
     def on_end(self, ending: Ending) -> None:
         """A job ended by itself (not by a cancel)."""
+
+
+class WorkCounter(Observer):
+    """Counts an engine's work since its start.
+
+    ``steps`` and the ``batches`` they decoded in (more than steps where splitting pays), ``rows`` decoded and
+    ``padding`` rows added, ``prefilled`` prompt tokens, ``preemptions``.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(("steps", "batches", "rows", "padding", "prefilled", "preemptions"), 0)
+
+    def on_step(self, step: Step, seconds: float) -> None:
+        """Add a step up."""
+        counts = self.counts
+        counts["steps"] += 1
+        counts["batches"] += len(step.decode)
+        counts["rows"] += step.num_decoded
+        counts["padding"] += sum(batch.padding for batch in step.decode)
+        counts["prefilled"] += step.num_prefilled
+
+    def on_preemption(self) -> None:
+        """Add a preemption."""
+        self.counts["preemptions"] += 1

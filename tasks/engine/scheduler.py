@@ -82,8 +82,7 @@ def plan(loads: Sequence[Load], limits: Limits) -> Step:
     decoding = sorted(load.slot for load in loads if load.is_decoding)
     waiting = [load for load in loads if not load.is_decoding]
     budget = limits.beside(len(decoding)) if decoding else limits.n_batch
-    short = min(limits.short, limits.n_batch)
-    return Step(tuple(_batches(decoding, limits.costs)), tuple(sorted(_chunks(waiting, budget, short))))
+    return Step(tuple(_batches(decoding, limits.costs)), tuple(sorted(_chunks(waiting, budget, limits))))
 
 
 def _batches(slots: Sequence[int], costs: StepCosts | None) -> Iterator[Decode]:
@@ -94,11 +93,13 @@ def _batches(slots: Sequence[int], costs: StepCosts | None) -> Iterator[Decode]:
         start += group.rows
 
 
-def _chunks(waiting: Sequence[Load], budget: int, short: int) -> Iterator[tuple[int, int]]:
-    """Share a budget out; the first prompt may exceed it by being short."""
+def _chunks(waiting: Sequence[Load], budget: int, limits: Limits) -> Iterator[tuple[int, int]]:
+    """Share a budget out; a short prompt may exceed what is left of it, but not the batch."""
+    room = limits.n_batch
     for load in waiting:
-        chunk = min(load.remaining, max(budget, short if budget > 0 and load.remaining <= short else 0))
-        if chunk <= 0:
+        if budget <= 0 or room <= 0:
             return
+        is_short = load.remaining <= limits.short
+        chunk = min(load.remaining, room, load.remaining if is_short else budget)
         yield load.slot, chunk
-        budget -= chunk
+        budget, room = budget - chunk, room - chunk

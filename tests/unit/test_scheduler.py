@@ -110,6 +110,11 @@ def test_a_step_decodes_all_never_exceeds_a_batch_and_never_idles(entries, bound
     assert bool(entries) == bool(step.decode or step.prefill)
 
 
+def test_short_prompts_never_exceed_the_batch():
+    step = plan([prefilling(0, 30), prefilling(1, 5)], Limits(n_batch=32))
+    assert step.prefill == ((0, 30), (1, 2))
+
+
 @given(loads, limits)
 def test_the_longest_waiting_prompt_always_gets_on(entries, bounds):
     waiting = [load for load in entries if not load.is_decoding]

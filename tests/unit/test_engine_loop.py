@@ -1,0 +1,200 @@
+"""The engine's loop on a fake context that checks every cell: batching, reuse, preemption, faults."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from queue import SimpleQueue
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.engine.cores import FixedThreads
+from tasks.engine.costs import StepCosts
+from tasks.engine.engine import Engine, EngineOptions
+from tasks.engine.model import CacheFullError, DecodeError
+from tasks.engine.observer import WorkCounter
+from tasks.engine.sequence import Delta, Job
+from tasks.messages import ErrorCode, FinishReason, Sampling
+
+pytestmark = pytest.mark.unit
+
+GREEDY = Sampling(temperature=0)
+EOG = 999
+
+
+def follower(tokens: list[int]) -> int:
+    """The fake model's next token: depends on every token before it."""
+    return (sum((i + 1) * token for i, token in enumerate(tokens)) * 31 + 7) % 900
+
+
+class FakeModel:
+    """A vocabulary in which token 7 is the piece "7 "."""
+
+    def is_eog(self, token):
+        return token == EOG
+
+    def piece(self, token):
+        return f"{token} ".encode()
+
+
+class FakeContext:
+    """Keeps the tokens of every cell, and refuses rows that don't continue their sequence."""
+
+    def __init__(self, slots=4, n_ctx=64, n_batch=32, capacity=None, can_trim=True):
+        self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
+        self.cells: list[list[int]] = [[] for _ in range(slots)]
+        self.capacity, self.can_trim = capacity, can_trim
+        self.failures = 0
+        self.computed: list[int] = []
+
+    def decode(self, rows):
+        assert [row.seq for row in rows] == sorted(row.seq for row in rows)
+        assert len(rows) <= max(self.n_batch, self.slots)
+        if self.failures:
+            self.failures -= 1
+            raise DecodeError("broken")
+        if self.capacity and len(rows) + sum(map(len, self.cells)) > self.capacity:
+            raise CacheFullError
+        self._outputs = []
+        for row in rows:
+            assert row.pos == len(self.cells[row.seq]), "a row that does not continue its sequence"
+            self.cells[row.seq].append(row.token)
+            if row.is_output:
+                self._outputs.append(follower(self.cells[row.seq]))
+        self.computed.append(len(rows))
+
+    def greedy(self, num_outputs):
+        return self._outputs[:num_outputs]
+
+    def trim(self, seq, start):
+        if not self.can_trim and 0 < start < len(self.cells[seq]):
+            return False
+        del self.cells[seq][start:]
+        return True
+
+    def copy(self, source, target, size):
+        self.cells[target] = list(self.cells[source])
+        return self.trim(target, size)
+
+    def use_threads(self, threads):
+        pass
+
+    def close(self):
+        pass
+
+
+class Run:
+    """An engine on a fake context, driven to the end of its jobs."""
+
+    def __init__(self, context, **options):
+        self.tokens, self.endings, self.work = defaultdict(tuple), {}, WorkCounter()
+        self._ended = SimpleQueue()
+        self.crashed = SimpleQueue()
+        options.setdefault("on_crash", lambda: self.crashed.put(True))
+        self.engine = Engine(
+            lambda: context, self._sink, FixedThreads(1), self.work, EngineOptions(**options)
+        )
+        self.engine.start()
+
+    def _sink(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            self.tokens[delta.key] += delta.tokens
+            if delta.ending is not None:
+                self.endings[delta.key] = delta.ending
+                self._ended.put(delta.key)
+
+    def finish(self, jobs):
+        for job in jobs:
+            self.engine.submit(job)
+        for _ in jobs:
+            self._ended.get(timeout=10)
+        self.engine.close()
+        return self
+
+
+def expected(job: Job) -> tuple[int, ...]:
+    tokens, answer = [*job.prompt, *job.delivered], []
+    while len(answer) + len(job.delivered) < job.max_tokens:
+        answer.append(follower(tokens))
+        tokens.append(answer[-1])
+    return tuple(answer)
+
+
+prompts = st.lists(st.integers(0, 3), min_size=1, max_size=40).map(tuple)
+jobs = st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=10).map(
+    lambda entries: [
+        Job(str(i), prompt, count, GREEDY, ignore_eos=True) for i, (prompt, count) in enumerate(entries)
+    ]
+)
+#: Seven rows cost more than eight, two more than two singles.
+ODD = StepCosts(((1, 1), (2, 5), (3, 9), (4, 6), (8, 7)), 0.5, ((1, 1.0),))
+
+
+@settings(deadline=None, max_examples=60)
+@given(jobs, st.booleans(), st.booleans(), st.booleans())
+def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, can_trim, is_shaped):
+    run = Run(
+        FakeContext(can_trim=can_trim),
+        reuses_prefixes=reuses,
+        measure=(lambda _: ODD) if is_shaped else None,
+    ).finish(work)
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+    assert all(ending.reason is FinishReason.LENGTH for ending in run.endings.values())
+
+
+@settings(deadline=None, max_examples=40)
+@given(jobs)
+def test_a_full_cache_puts_the_youngest_back_and_loses_nothing(work):
+    run = Run(FakeContext(capacity=70)).finish(work)
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+
+
+def test_preemption_happens_and_is_counted():
+    work = [Job(str(i), tuple(range(i, i + 30)), 10, GREEDY, ignore_eos=True) for i in range(2)]
+    run = Run(FakeContext(capacity=64)).finish(work)
+    assert run.work.counts["preemptions"] >= 1
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+
+
+def test_a_shared_prefix_is_computed_once_however_many_arrive_together():
+    shared = tuple(range(50))
+    context = FakeContext(slots=4, n_ctx=128, n_batch=64)
+    work = [Job(str(i), (*shared, 100 + i), 2, GREEDY, ignore_eos=True) for i in range(4)]
+    run = Run(context).finish(work)
+    assert sum(run.endings[job.key].cache_n for job in work) == 3 * len(shared)
+    assert run.work.counts["prefilled"] == len(shared) + 4
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+
+
+def test_a_failed_batch_is_computed_again():
+    context = FakeContext()
+    context.failures = 2
+    job = Job("a", (1, 2, 3), 5, GREEDY, ignore_eos=True)
+    assert Run(context).finish([job]).tokens["a"] == expected(job)
+
+
+def test_a_batch_that_always_fails_ends_its_jobs_with_an_error():
+    context = FakeContext()
+    context.failures = 1000
+    run = Run(context).finish([Job("a", (1, 2, 3), 5, GREEDY)])
+    assert run.endings["a"].error.code is ErrorCode.INTERNAL
+
+
+def test_an_engine_that_fails_says_so():
+    context = FakeContext()
+    context.greedy = lambda _: []
+    run = Run(context)
+    run.engine.submit(Job("a", (1, 2, 3), 5, GREEDY))
+    assert run.crashed.get(timeout=20)
+
+
+def test_a_long_prompt_is_prefilled_in_chunks_between_others_tokens():
+    context = FakeContext(slots=2, n_ctx=512, n_batch=64)
+    work = [
+        Job("chat", (1, 2, 3), 100, GREEDY, ignore_eos=True),
+        Job("long", tuple(i % 5 for i in range(400)), 1, GREEDY, ignore_eos=True),
+    ]
+    run = Run(context, measure=lambda _: StepCosts(((1, 4.0), (2, 4.0)), 0.5)).finish(work)
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+    assert max(context.computed[2:40]) <= 8
