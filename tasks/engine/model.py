@@ -243,13 +243,16 @@ class Context:
         return bool(ll.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def copy(self, source: int, target: int, size: int) -> bool:
-        """Make ``target`` hold the first ``size`` cells of ``source``; ``False`` if the model can't be cut.
+        """Make ``target`` hold the first ``size`` cells of ``source``; ``False`` if that can't be had.
 
-        Between streams llama.cpp copies whole sequences only, so the rest is trimmed afterwards.
+        By way of the sequence's state, which holds only the cells in use (500 tokens: 3 ms). Between streams
+        ``llama_memory_seq_cp`` copies a whole stream's buffers, however little of them is used (12 ms).
         """
-        ll.llama_memory_seq_rm(self._memory, target, -1, -1)
-        ll.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-        return self.trim(target, size)
+        num_bytes = ll.llama_state_seq_get_size(self.handle, source)
+        buffer = (ctypes.c_uint8 * num_bytes)()
+        ll.llama_state_seq_get_data(self.handle, buffer, num_bytes, source)
+        is_set = ll.llama_state_seq_set_data(self.handle, buffer, num_bytes, target) == num_bytes
+        return is_set and self.trim(target, size)
 
     def close(self) -> None:
         """Free the context; it can't be used any more."""

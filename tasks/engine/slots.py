@@ -52,7 +52,8 @@ class SlotTable:
         """
         prefixes = [self._prefix(slot, tokens) for slot in range(len(self._tokens))]
         slot = max(self._candidates(), key=lambda each: (prefixes[each], -self._used[each]))
-        source = max(range(len(prefixes)), key=prefixes.__getitem__)
+        # Of those that share as much, the shortest is the cheapest to copy.
+        source = max(range(len(prefixes)), key=lambda each: (prefixes[each], -len(self._tokens[each])))
         self._free.remove(slot)
         self._tokens[slot] = tokens
         if prefixes[source] - prefixes[slot] < MIN_SHARED:

@@ -105,6 +105,29 @@ def test_reused_cells_give_the_same_answer_as_fresh_ones(model, engine, outputs)
     assert outputs.texts["reused"] == outputs.texts["fresh"]
 
 
+def test_a_prefix_copied_from_another_slot_gives_the_same_answer(model, engine, outputs):
+    text = "The capital of France is Paris. The capital of Spain is Madrid. The capital of Italy is"
+    engine.submit(job(model, "alone", text, 8))
+    outputs.wait()
+    for key in ("holder", "copier"):
+        engine.submit(job(model, key, text, 8))
+    outputs.wait(2)
+    assert outputs.endings["copier"].cache_n == outputs.endings["alone"].prompt_n - 1
+    assert outputs.texts["copier"] == outputs.texts["holder"] == outputs.texts["alone"]
+
+
+def test_sixteen_prompts_at_once_compute_what_they_share_once(model, engine, outputs):
+    system = "You answer briefly and in plain words. " * 40
+    for number in range(SLOTS):
+        engine.submit(
+            job(model, str(number), f"{system} What is {number} plus {number}?", 2, ignore_eos=True)
+        )
+    outputs.wait(SLOTS)
+    shared = len(model.tokenize(system, add_special=False))
+    computed = sum(outputs.endings[str(number)].prompt_n for number in range(SLOTS))
+    assert shared < computed < 2 * shared
+
+
 def test_a_resumed_job_goes_on_after_the_delivered_tokens(model, engine, outputs):
     text = "One, two, three, four,"
     engine.submit(job(model, "whole", text, 12, ignore_eos=True))
