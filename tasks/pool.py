@@ -23,6 +23,8 @@ from celery.concurrency import asynpool, prefork
 from celery.exceptions import ImproperlyConfigured
 from redis import RedisError
 
+from tasks.affinity import HEADER, Affinity
+
 logger = logging.getLogger(__name__)
 
 #: Seconds between looks for a child whose exit was announced but which the system has not buried yet.
@@ -123,7 +125,7 @@ class Slots:
 
 
 class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
-    """The parent's side: gives each job to the child with the most free slots."""
+    """The parent's side: gives each job to the child that has its conversation, or the most free slots."""
 
     def __init__(self, processes: int, *args: Any, slots: int, **kwargs: Any) -> None:
         # Before Celery's part, which starts the children.
@@ -132,6 +134,7 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
         self.slots = slots
         self._busy_workers = Slots(slots)
         self._mark_worker_as_available = self._busy_workers.release
+        self._affinity = Affinity()
 
     def apply_async(self, *args: Any, soft_timeout: Any = None, timeout: Any = None, **kwargs: Any) -> Any:
         """Send a job. Time limits are dropped: Celery's would end the child and all that it runs."""
@@ -141,7 +144,7 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
         """Refuse: the signal would end everything that the child runs."""
         logger.warning(
             "Not ending child %s, which runs other requests too. Cancel the request through the API "
-            "(DELETE /v1/jobs/ID, or close its connection), which frees its slot within a step.",
+            "(DELETE /v1/requests/ID, or close its connection), which frees its slot within a step.",
             pid,
         )
 
@@ -153,18 +156,25 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
             # Celery goes round the pipes that can be written, which are all, whoever has room: it filled
             # one child before the next.
             for _ in range(max(1, len(self.outbound_buffer))):
-                write_to([self._freest(ready)])
+                write_to([self._choose(ready)])
 
         hub.consolidate_callback = write
 
-    def _freest(self, pipes: Iterable[int]) -> int:
-        def rank(pipe: int) -> tuple[int, int]:
-            child = self._fileno_to_inq.get(pipe)
-            return -self._busy_workers.free(pipe), child.index if child else 0
+    def _choose(self, pipes: Iterable[int]) -> int:
+        """The pipe of the child that gets the next job, see :meth:`Affinity.choose`."""
+        children = sorted((self._index(pipe), pipe) for pipe in pipes)
+        free = {pipe: self._busy_workers.free(pipe) for _, pipe in children}
+        names = _prefixes(self.outbound_buffer[0]) if self.outbound_buffer else []
+        chosen = self._affinity.choose(free, names)
+        self._affinity.note(chosen, names)
+        return chosen
 
-        return min(pipes, key=rank)
+    def _index(self, pipe: int) -> int:
+        child = self._fileno_to_inq.get(pipe)
+        return int(child.index) if child else 0
 
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
+        self._affinity.forget(proc.inqW_fd)
         super()._event_process_exit(hub, proc)
         self._reap(hub, proc, REAP_TRIES)
 
@@ -203,6 +213,13 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
 
     def _is_up(self, child: Any) -> bool:
         return self._fileno_to_inq.get(child.inqW_fd) is child
+
+
+def _prefixes(job: Any) -> list[str]:
+    """What the API says of the job's prompt; nothing for a job that is no request."""
+    request = getattr(job._callback, "__self__", None)
+    headers = getattr(getattr(request, "message", None), "headers", None) or {}
+    return list(headers.get(HEADER) or ())
 
 
 def _put_back(job: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from celery import Celery
 
+from tasks.affinity import HEADER, prefixes
 from tasks.messages import TASK_NAME, GenerateRequest, State, queue_name
 from tasks.store import Admission, Key, RequestStore
 from tasks.transport import QueueFull, RecordGone
@@ -101,5 +102,6 @@ class RequestQueue:
             declare=[],  # the queue is a list of this name; there is nothing to declare
             priority=request.priority.celery,
             ignore_result=True,
+            headers={HEADER: prefixes(request)},
             producer=producer,
         )

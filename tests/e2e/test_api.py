@@ -123,6 +123,44 @@ def test_a_finished_request_carries_its_timings(http):
     assert all(timings[name] > 0 for name in ("prompt_ms", "predicted_ms", "predicted_per_second", "itl_ms"))
 
 
+def test_a_system_prompt_shared_by_sixteen_at_once_is_computed_once(http):
+    system = {"role": "system", "content": "You answer briefly and in plain words. " * 64}
+    count = metric(http, "inference_requests_total")
+    before = metric(http, "inference_prompt_tokens_total") - metric(http, "inference_reused_tokens_total")
+
+    def ask(number: int) -> dict:
+        messages = [system, {"role": "user", "content": f"What is {number} plus {number}?"}]
+        return http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 2}).json()
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(16)))
+    prompt_tokens = sum(answer["usage"]["prompt_tokens"] for answer in answers)
+    assert prompt_tokens > 16 * 500
+    reused = sum(answer["timings"]["cache_n"] for answer in answers)
+    wait_until(lambda: metric(http, "inference_requests_total") == count + 16)
+    after = metric(http, "inference_prompt_tokens_total") - metric(http, "inference_reused_tokens_total")
+    assert after - before == prompt_tokens - reused
+    assert after - before < 2 * 500
+
+
+def test_a_conversations_next_turn_finds_the_child_that_has_it(start_service):
+    served = start_service("--workers", "2", "--slots", "2", name="two").wait_ready()
+    with httpx.Client(base_url=served.url, timeout=60) as client:
+        running = send(client)
+        wait_until(lambda: client.get(running).json()["status"] == "running")
+        turns = [
+            {"role": "system", "content": "Be brief. " * 30},
+            {"role": "user", "content": "Name a colour."},
+        ]
+        first = client.post("/v1/chat/completions", json={"messages": turns, "max_tokens": 8}).json()
+        client.delete(running)
+        wait_until(lambda: metric(client, "inference_requests_running") == 0)
+        turns += [first["choices"][0]["message"], {"role": "user", "content": "Another."}]
+        second = client.post("/v1/chat/completions", json={"messages": turns, "max_tokens": 8}).json()
+    assert second["timings"]["cache_n"] >= first["usage"]["prompt_tokens"] - 1
+    assert served.end() == 0
+
+
 # ---- without a connection held ------------------------------------------------------------------------
 
 

@@ -1,0 +1,72 @@
+"""Which child has a conversation's earlier turns. Pure; standard library only.
+
+The API cannot tokenize, so a prompt's prefixes are named by digests of its leading messages; the worker's
+parent remembers which child was given which.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from hashlib import blake2b
+
+from tasks.messages import GenerateRequest
+
+#: Name of the message header that carries the digests.
+HEADER = "prefixes"
+#: Digests sent with a request, the longest prefixes; and remembered of each child.
+MAX_SENT, MAX_KEPT = 16, 1024
+#: Messages that must be the same to prefer a child to a freer one: a system prompt alone is soon in all.
+MIN_DEPTH = 2
+#: How many more requests than the least busy child a preferred one may have: waiting for a slower batch
+#: costs more than computing a prefix again.
+MAX_LEAD = 2
+
+
+def prefixes(request: GenerateRequest) -> list[str]:
+    """Digests of a chat's leading messages, shortest first; of a completion none."""
+    digest, found = blake2b(digest_size=8), []
+    for message in request.messages or ():
+        digest.update(f"{message.role}\0{message.content}\0".encode())
+        found.append(digest.hexdigest())
+    return found[-MAX_SENT:]
+
+
+class Affinity:
+    """What prefixes each child was given lately, by whatever names the children."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, OrderedDict[str, None]] = {}
+
+    def note(self, child: int, names: Sequence[str]) -> None:
+        """A child was given a request with these prefixes."""
+        known = self._known.setdefault(child, OrderedDict())
+        for name in names:
+            known[name] = None
+            known.move_to_end(name)
+        while len(known) > MAX_KEPT:
+            known.popitem(last=False)
+
+    def forget(self, child: int) -> None:
+        """A child is gone."""
+        self._known.pop(child, None)
+
+    def depth(self, child: int, names: Sequence[str]) -> int:
+        """How many of a request's prefixes, shortest first, a child was given; the longest counts."""
+        known: Collection[str] = self._known.get(child, ())
+        return max((i for i, name in enumerate(names, start=1) if name in known), default=0)
+
+    def choose(self, free: dict[int, int], names: Sequence[str]) -> int:
+        """The child for a request, of those with their ``free`` slots, in order of their numbers.
+
+        The one with the longest prefix of the conversation, unless it is much busier than others; else the
+        one with the most free slots.
+        """
+        most = max(free.values())
+
+        def rank(child: int) -> tuple[int, int, int]:
+            depth = self.depth(child, names)
+            is_near = depth >= MIN_DEPTH and free[child] > 0 and most - free[child] <= MAX_LEAD
+            return (depth if is_near else 0, free[child], depth)
+
+        return max(free, key=rank)
