@@ -99,6 +99,8 @@ def _option(name: str, cls: type[BaseSettings]) -> Callable[[Function], Function
     field = cls.model_fields[name]
     spelled = "--" + name.replace("_", "-")
     is_flag = field.annotation is bool
+    if is_flag and field.default:
+        spelled += spelled.replace("--", "/--no-", 1)
     option = click.option(
         spelled,
         cls=SettingOption,
