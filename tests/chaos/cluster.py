@@ -11,6 +11,7 @@ from typing import cast
 
 from redis import Redis, RedisError
 
+from service.supervisor.keeper_link import KeeperLink
 from service.supervisor.probe import answers_200
 from service.supervisor.valkey import binary
 from tasks import keys
@@ -50,10 +51,12 @@ class Running:
 
 
 class Cluster:
-    """The processes by name: ``valkey``, ``workers`` and ``apis``; ``proxies[name]`` is one's way to Valkey."""
+    """``valkey``, and by name ``workers``, ``apis``, and ``proxies``: the way of each to Valkey."""
 
     def __init__(self, root: Path, model: Path, sizes: Sizes) -> None:
         self.root, self.model, self.sizes = root, model, sizes
+        self._lock = (root / "lock").open("w")
+        self._keeper = KeeperLink(self._lock.fileno())
         self.valkey_port, password = free_port(), secrets.token_hex(8)
         self._credentials = f"redis://:{password}@"
         self.redis_url = self.url_by("127.0.0.1", self.valkey_port)
@@ -84,6 +87,8 @@ class Cluster:
         for proxy in self.proxies.values():
             proxy.close()
         self.redis.close()
+        self._keeper.close()
+        self._lock.close()
 
     def is_ready(self) -> bool:
         """Whether every child is registered, and every API takes requests."""
@@ -187,7 +192,8 @@ class Cluster:
             "maxmemory-policy": "noeviction",
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        return Process("valkey", (str(binary()), *arguments), clean_environment(), self.root / "valkey.log")
+        command, log = (str(binary()), *arguments), self.root / "valkey.log"
+        return Process("valkey", command, clean_environment(), log, self._keeper)
 
     def _proxied(self, name: str) -> str:
         self.proxies[name] = Proxy(("127.0.0.1", self.valkey_port))
@@ -210,9 +216,11 @@ class Cluster:
             **self._shared(),
         }
         arguments = [*_options(given), "--oversubscribe", *options]
-        # Several hosts share this machine's cores: a thread that waits for another one must not hold its core.
+        # Several hosts share these cores: a thread that waits for another one must not hold its own.
         env = {**clean_environment(), "OMP_WAIT_POLICY": "passive"}
-        return Process(name, (*prefix, *COMMAND, "worker", *arguments), env, self.root / f"{name}.log")
+        return Process(
+            name, (*prefix, *COMMAND, "worker", *arguments), env, self.root / f"{name}.log", self._keeper
+        )
 
     def _api(self, name: str) -> Process:
         given = {
@@ -224,7 +232,9 @@ class Cluster:
         }
         # Of a folder of ours, so that one that is killed leaves nothing behind elsewhere.
         env = {**clean_environment(), "PROMETHEUS_MULTIPROC_DIR": str(self.root / f"{name}.metrics")}
-        return Process(name, (*COMMAND, "api", *_options(given)), env, self.root / f"{name}.log")
+        return Process(
+            name, (*COMMAND, "api", *_options(given)), env, self.root / f"{name}.log", self._keeper
+        )
 
     def _shared(self) -> dict[str, object]:
         return {

@@ -13,7 +13,7 @@ def number(variable: str, default: float) -> float:
 
 
 def forms(name: str, short: int, variable: str, long: int) -> pytest.MarkDecorator:
-    """Parametrize ``name``: ``short`` in ``make test``; in ``make chaos`` what ``variable`` says, or ``long``."""
+    """Parametrize ``name``: ``short`` in ``make test``, ``variable`` or ``long`` in ``make chaos``."""
     return pytest.mark.parametrize(
         name,
         [

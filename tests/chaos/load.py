@@ -39,7 +39,7 @@ class Mix:
     def __init__(
         self,
         cluster: Cluster,
-        tokens: tuple[int, int] = (40, 160),
+        tokens: tuple[int, int] = (20, 100),
         *,
         leavers: float = 0,
         pollers: float = 0.2,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from service.supervisor.keeper_link import KeeperLink
+
 
 @dataclass
 class Process:
@@ -18,6 +20,7 @@ class Process:
 
     Attributes:
         log: file that its output is appended to, over all its lives.
+        keeper: ends it when the tests are killed themselves.
         num_starts: how many lives it has had.
     """
 
@@ -25,6 +28,7 @@ class Process:
     command: tuple[str, ...]
     env: Mapping[str, str]
     log: Path
+    keeper: KeeperLink
     num_starts: int = 0
     _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -41,6 +45,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.keeper.guard(self._popen.pid)
         self.num_starts += 1
 
     @property
@@ -67,6 +72,7 @@ class Process:
         self.signal_group(signal.SIGKILL)
         if self._popen is not None:
             self._popen.wait()
+            self.keeper.release(self.pid)
 
     def kill_alone(self) -> None:
         """SIGKILL to the process only; its children find themselves alone."""

@@ -20,7 +20,7 @@ Tell = Callable[[str], None]
 @forms("num_kills", 2, "CHAOS_API_KILLS", 20)
 def test_clients_resume_at_another_api(num_kills: int, cluster: Cluster, judge: Judge, tell: Tell) -> None:
     pick = random.Random(10)
-    with busy(Mix(cluster, tokens=(60, 200)).draw, 10) as receipts:
+    with busy(Mix(cluster, tokens=(40, 120)).draw, 8) as receipts:
         for _ in range(num_kills):
             wait_until(cluster.running)
             lost = pick.choice(list(cluster.apis.values()))
@@ -37,7 +37,7 @@ def test_clients_resume_at_another_api(num_kills: int, cluster: Cluster, judge: 
 def test_an_api_process_is_replaced_by_its_parent(num_streams: int, cluster: Cluster, judge: Judge) -> None:
     """gunicorn starts a new process on the same port; clients come back to it."""
     pick, name = random.Random(11), "a0"
-    clients = [Streamer([cluster.api_url(name)], chat("APIs", 250), pick) for _ in range(num_streams)]
+    clients = [Streamer([cluster.api_url(name)], chat("APIs", 150), pick) for _ in range(num_streams)]
     with at_once(list(clients)) as futures:
         wait_until(lambda: all(client.receipt.last_id > 5 for client in clients))
         [process] = cluster.apis[name].children()

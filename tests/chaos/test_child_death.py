@@ -24,7 +24,7 @@ def test_streams_go_on_when_children_are_killed(
     num_kills: int, cluster: Cluster, judge: Judge, tell: Tell
 ) -> None:
     pick, waits, num_victims = random.Random(5), [], 0
-    with busy(Mix(cluster, tokens=(60, 200)).draw, 10) as receipts:
+    with busy(Mix(cluster, tokens=(40, 120)).draw, 8) as receipts:
         for _ in range(num_kills):
             [(child, victims)] = wait_until(lambda: _choose(cluster, pick), timeout=60)
             since = time.monotonic()
@@ -61,7 +61,7 @@ def test_a_request_that_kills_its_child_is_given_up(
 ) -> None:
     pick, urls = random.Random(6), cluster.urls()
     poison = Poller(urls, completion("poison", 400), pick)
-    siblings = [Streamer(urls, chat("health", 150), pick) for _ in range(num_siblings)]
+    siblings = [Streamer(urls, chat("health", 80), pick) for _ in range(num_siblings)]
     with at_once([poison, *siblings]) as futures:
         wait_until(lambda: poison.receipt.id)
         for attempt in range(1, cluster.sizes.max_attempts + 1):

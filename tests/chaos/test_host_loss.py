@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from service.supervisor.probe import answers_200
 from tests.chaos import namespaces
 from tests.chaos.clients import Streamer
-from tests.chaos.cluster import WORKERS, Cluster
+from tests.chaos.cluster import WORKERS, Cluster, Running
 from tests.chaos.forms import forms
 from tests.chaos.load import Mix, answers, at_once, busy, chat
 from tests.chaos.process import Process
@@ -26,11 +27,10 @@ Tell = Callable[[str], None]
 def test_a_lost_hosts_requests_run_elsewhere(
     num_losses: int, cluster: Cluster, judge: Judge, tell: Tell
 ) -> None:
-    pick, waits = random.Random(7), []
-    with busy(Mix(cluster, tokens=(60, 200)).draw, 10) as receipts:
+    waits = []
+    with busy(Mix(cluster).draw, 8) as receipts:
         for _ in range(num_losses):
-            lost = pick.choice(list(cluster.workers.values()))
-            victims = wait_until(lambda: cluster.running_on(cluster.children(lost)))  # noqa: B023
+            lost, victims = _one_at_work(cluster, cluster.workers.values())
             since = time.monotonic()
             lost.kill()
             waits += resumed_after(cluster, victims, since)
@@ -44,24 +44,33 @@ def test_a_lost_hosts_requests_run_elsewhere(
 
 @forms("num_pauses", 1, "CHAOS_PAUSES", 5)
 def test_a_host_that_wakes_too_late_is_not_heard(num_pauses: int, cluster: Cluster, judge: Judge) -> None:
-    sleeper = cluster.workers["w0"]
     for _ in range(num_pauses):
-        with at_once(_streamers(cluster, 12, 250)) as futures:
-            victims = wait_until(lambda: cluster.running_on(cluster.children(sleeper)))
+        with at_once(_streamers(cluster)) as futures:
+            sleeper, victims = _one_at_work(cluster, cluster.workers.values())
             sleeper.pause()
             resumed_after(cluster, victims, time.monotonic())
             sleeper.resume()
         for receipt in answers(futures):
             judge.receipt(receipt)
         settled(cluster, judge)
-        wait_until(lambda: _is_idle(cluster, sleeper))
-    assert sleeper.is_running
+        wait_until(lambda: _is_idle(cluster, sleeper))  # noqa: B023
 
 
-def _streamers(cluster: Cluster, num: int, max_tokens: int, model: str | None = None) -> list[Streamer]:
+def _streamers(cluster: Cluster, model: str | None = None) -> list[Streamer]:
     pick = random.Random(8)
-    body = chat("sleep", max_tokens, **({} if model is None else {"model": model}))
-    return [Streamer(cluster.urls(), body, pick) for _ in range(num)]
+    body = chat("sleep", 120, **({} if model is None else {"model": model}))
+    return [Streamer(cluster.urls(), body, pick) for _ in range(8)]
+
+
+def _one_at_work(cluster: Cluster, workers: Iterable[Process]) -> tuple[Process, list[Running]]:
+    """A worker that runs something, and what it runs."""
+    several = list(workers)
+
+    def look() -> list[tuple[Process, list[Running]]]:
+        pairs = ((worker, cluster.running_on(cluster.children(worker))) for worker in several)
+        return [(worker, victims) for worker, victims in pairs if victims]
+
+    return wait_until(look, timeout=60)[0]
 
 
 def _is_idle(cluster: Cluster, worker: Process) -> bool:
@@ -74,13 +83,12 @@ def _is_idle(cluster: Cluster, worker: Process) -> bool:
 @forms("num_cuts", 1, "CHAOS_CUT_HOSTS", 5)
 def test_a_host_behind_a_dead_proxy_is_replaced(num_cuts: int, cluster: Cluster, judge: Judge) -> None:
     """Its connections stay open, but nothing comes through: the host runs, and can't renew."""
-    lost, proxy = cluster.workers["w1"], cluster.proxies["w1"]
     for _ in range(num_cuts):
-        with at_once(_streamers(cluster, 12, 250)) as futures:
-            victims = wait_until(lambda: cluster.running_on(cluster.children(lost)))
-            proxy.hold()
+        with at_once(_streamers(cluster)) as futures:
+            lost, victims = _one_at_work(cluster, cluster.workers.values())
+            cluster.proxies[lost.name].hold()
             resumed_after(cluster, victims, time.monotonic())
-            proxy.release()
+            cluster.proxies[lost.name].release()
         for receipt in answers(futures):
             judge.receipt(receipt)
         settled(cluster, judge)
@@ -94,23 +102,27 @@ FAR = "far"
 
 
 @contextmanager
-def far_workers(cluster: Cluster, net: namespaces.Network) -> Iterator[dict[namespaces.Host, Process]]:
+def far_workers(cluster: Cluster, net: namespaces.Network) -> Iterator[list[Process]]:
     """A worker on each host; they alone serve the model :data:`FAR`."""
     cluster.redis.config_set("bind", f"127.0.0.1 {net.gateway}")
     url = cluster.url_by(net.gateway, cluster.valkey_port)
-    started = {
-        host: cluster.make_worker(host.name, url, "--model-name", FAR, prefix=host.prefix)
-        for host in net.hosts
-    }
+    started = [
+        cluster.make_worker(host.name, url, "--model-name", FAR, prefix=host.prefix) for host in net.hosts
+    ]
     try:
-        for worker in started.values():
+        for worker in started:
             worker.start()
-        wait_until(lambda: all(map(cluster.is_worker_ready, started.values())), timeout=60)
+        wait_until(lambda: all(map(cluster.is_worker_ready, started)), timeout=60)
+        wait_until(lambda: all(map(_knows_far, cluster.urls())))
         yield started
     finally:
-        for worker in started.values():
+        for worker in started:
             worker.kill()
         cluster.redis.config_set("bind", "127.0.0.1")
+
+
+def _knows_far(url: str) -> bool:
+    return answers_200(f"{url}/v1/models/{FAR}")()
 
 
 @forms("num_cuts", 1, "CHAOS_CUT_HOSTS", 5)
@@ -120,9 +132,9 @@ def test_a_host_whose_cable_is_pulled(num_cuts: int, cluster: Cluster, judge: Ju
     waits = []
     with namespaces.network(2) as net, far_workers(cluster, net) as workers:
         for _ in range(num_cuts):
-            host, lost = next(iter(workers.items()))
-            with at_once(_streamers(cluster, 8, 250, FAR)) as futures:
-                victims = wait_until(lambda: cluster.running_on(cluster.children(lost)))  # noqa: B023
+            with at_once(_streamers(cluster, FAR)) as futures:
+                lost, victims = _one_at_work(cluster, workers)
+                host = net.hosts[workers.index(lost)]
                 host.cut_off()
                 waits += resumed_after(cluster, victims, time.monotonic())
                 host.join()

@@ -16,7 +16,7 @@ Tell = Callable[[str], None]
 
 @forms("num_rounds", 1, "CHAOS_ROUNDS", 10)
 def test_a_rolling_restart_loses_nothing(num_rounds: int, cluster: Cluster, judge: Judge, tell: Tell) -> None:
-    with busy(Mix(cluster, tokens=(100, 250)).draw, 10) as receipts:
+    with busy(Mix(cluster, tokens=(60, 140)).draw, 8) as receipts:
         for _ in range(num_rounds):
             for process in (*cluster.workers.values(), *cluster.apis.values()):
                 wait_until(cluster.running)
