@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,6 +13,11 @@ import gevent
 from gunicorn import util
 from gunicorn.workers.ggevent import GeventWorker
 
+from service.settings import api_settings
+
+#: Seconds between two looks at what is still open when draining.
+POLL_S = 0.1
+
 
 class Worker(GeventWorker):  # type: ignore[misc]
     """Serves one API process."""
@@ -19,18 +25,34 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def init_process(self) -> None:
         """Answer malformed HTTP, which never reaches the application, in the shape of all other errors."""
         self._idle: dict[gevent.Greenlet, gevent.Timeout] = {}
+        self._is_draining, self._num_open = False, 0
+        self._send_timeout = api_settings().send_timeout
         util.write_error = write_error
         super().init_process()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take nothing new, and don't wait for clients that merely keep their connection."""
-        super().handle_exit(sig, frame)
-        gevent.spawn(self._drain)
+        """Take nothing new, and don't wait for clients that merely keep their connection.
+
+        Until the open responses are complete, whoever comes is told to go elsewhere: a balancer that asks
+        ``/readyz`` learns more from a 503 than from a refused connection.
+        """
+        if not self._is_draining:
+            self._is_draining = True
+            gevent.spawn(self._drain)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
-        """Close a connection after the response that was under way when draining began."""
-        super().handle_request(listener_name, req, sock, addr)
-        if not self.alive:
+        """Answer, for as long as the client reads; close the connection if draining began meanwhile."""
+        self._num_open += 1
+        sock.settimeout(self._send_timeout)
+        try:
+            super().handle_request(listener_name, req, sock, addr)
+        except TimeoutError:
+            self.log.info("Closed the connection of a client that stopped reading")
+            raise StopIteration from None
+        finally:
+            self._num_open -= 1
+        sock.settimeout(None)
+        if self._is_draining:
             raise StopIteration
 
     @contextmanager
@@ -49,6 +71,14 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
         if wsgi.current is not None:
             wsgi.current.draining.set()
+        deadline = time.monotonic() + self.cfg.graceful_timeout
+        while self._num_open and time.monotonic() < deadline:
+            self._close_idle()
+            gevent.sleep(POLL_S)
+        self.alive = False
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         for greenlet in list(self._idle):
             gevent.get_hub().loop.run_callback(self._wake, greenlet)  # throwing is the hub's privilege
 

@@ -42,6 +42,12 @@ class ApiSettings(BrokerSettings):
     heartbeat: float = Field(
         default=2.0, gt=0, description="Seconds of silence before a stream sends a comment."
     )
+    send_timeout: float = Field(
+        default=30.0, gt=0, description="Seconds a client may stop reading before its connection is closed."
+    )
+    body_timeout: float = Field(
+        default=20.0, gt=0, description="Seconds a request's body may take to arrive."
+    )
     drain_timeout: float = Field(
         default=30.0, ge=0, description="Seconds that open responses get at shutdown."
     )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import gevent
 from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
@@ -23,12 +24,21 @@ def key(body: dict[str, Any]) -> Key | None:
     return idempotency.parse(headers.get("Idempotency-Key"), headers.get("Authorization"), request.path, body)
 
 
-def body() -> dict[str, Any]:
-    """The request's JSON object. Raises ``ApiError`` 400 or 415, and Flask's 413 above the limit."""
-    data = request.get_data(cache=False)
+def body(timeout_s: float) -> dict[str, Any]:
+    """The request's JSON object. Raises ``ApiError`` 400, 408 or 415, and Flask's 413 above the limit."""
+    data = _data(timeout_s)
     if request.content_length is None and len(data) >= (request.max_content_length or math.inf):
         raise RequestEntityTooLarge  # werkzeug cuts a body in chunks off at the limit without a word
     return parse_object(data, request.content_type)
+
+
+def _data(timeout_s: float) -> bytes:
+    too_slow = ApiError(408, "request_timeout", f"The body did not come within {timeout_s:g} s.")
+    try:
+        with gevent.Timeout(timeout_s, too_slow):
+            return request.get_data(cache=False)
+    except TimeoutError:  # the socket's own, of one read
+        raise too_slow from None
 
 
 def preferences(max_wait_s: float) -> Prefer:

@@ -50,7 +50,7 @@ class Completions:
         if self._runtime.draining.is_set():
             raise shutting_down()
         prefer = exchange.preferences(self._settings.max_wait)
-        raw = exchange.body()
+        raw = exchange.body(self._settings.body_timeout)
         body = validate(kind, raw)
         request = self._request(body, f"{prefix}-{uuid.uuid4().hex}")
         offer = Offer(request, prefer.wait_s or 0, exchange.client_check(), exchange.key(raw))

