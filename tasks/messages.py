@@ -24,7 +24,8 @@ def queue_name(model: str) -> str:
 class State(StrEnum):
     """Where a request is. ``NEW`` is a record whose message has not been accepted by the queue yet.
 
-    ``NEW → QUEUED → RUNNING → SUCCEEDED | FAILED | CANCELLED``; ``QUEUED → EXPIRED | CANCELLED``.
+    ``NEW → QUEUED ⇄ RUNNING → SUCCEEDED | FAILED | CANCELLED``; ``QUEUED → EXPIRED | CANCELLED | FAILED``.
+    What was put back for another attempt is ``QUEUED`` again.
     """
 
     NEW = "new"

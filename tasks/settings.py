@@ -69,7 +69,9 @@ class BrokerSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "warning", description="What is logged: debug, info, warning or error."
     )
-    max_attempts: int = Field(3, ge=1, description="Runs of a request whose worker dies, before giving up.")
+    max_attempts: int = Field(
+        3, ge=1, description="Deaths of its child, while it gets no further, until a request is given up."
+    )
 
     @property
     def served_name(self) -> str | None:
@@ -89,6 +91,7 @@ class WorkerSettings(BrokerSettings):
     n_batch: int = Field(512, ge=32, description="Tokens computed in one step at most.")
     gpu_layers: int = Field(0, ge=-1, description="Layers kept on the GPU; -1: all.")
     prefix_cache: bool = Field(True, description="Reuse the computed cells of prompts that begin alike.")
+    speculation: bool = Field(True, description="Guess a lone request's next tokens where it pays.")
     step_shaping: bool = Field(True, description="Measure what steps cost, and pad or split them by it.")
     oversubscribe: bool = Field(False, description="Allow more threads than cores.")
     drain_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get at shutdown.")

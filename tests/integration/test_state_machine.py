@@ -237,6 +237,6 @@ def test_a_requests_life(redis: Redis) -> None:
         pass
 
     Machine.redis = redis
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
     )
