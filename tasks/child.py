@@ -82,6 +82,7 @@ class WorkerChild:
     def _options(self, threads: Threads) -> EngineOptions:
         return EngineOptions(
             reuses_prefixes=self._settings.prefix_cache,
+            speculates=self._settings.speculation,
             measure=partial(measured_costs, threads=threads.work()) if self._settings.step_shaping else None,
             # Without its engine a child is of no use: its death hands its requests on.
             on_crash=partial(os._exit, 70),

@@ -14,6 +14,7 @@ from threading import Thread
 from tasks.engine.cores import Threads
 from tasks.engine.costs import StepCosts
 from tasks.engine.governor import Governor
+from tasks.engine.lookup import PromptLookup, draft_size
 from tasks.engine.model import CacheFullError, Context, DecodeError, Row
 from tasks.engine.observer import Observer
 from tasks.engine.residents import Residents
@@ -38,12 +39,14 @@ class EngineOptions:
 
     Attributes:
         reuses_prefixes: start from other sequences' cells.
+        speculates: guess a lone greedy sequence's next tokens, where the measured costs say that it pays.
         measure: says what steps cost on a context, to shape them by it; ``None`` shapes nothing.
         clock: seconds, monotonic.
         on_crash: called when the loop fails, after which no job will ever end: the process should.
     """
 
     reuses_prefixes: bool = True
+    speculates: bool = True
     measure: Callable[[Context], StepCosts] | None = None
     clock: Callable[[], float] = time.monotonic
     on_crash: Callable[[], None] = lambda: None
@@ -75,6 +78,7 @@ class Engine:
         self._inbox: SimpleQueue[tuple[Job | str | None, float]] = SimpleQueue()
         self._waiting: deque[Sequence] = deque()
         self._is_open = True
+        self._is_full, self._num_when_full = False, 0
         self._ready: SimpleQueue[Exception | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
 
@@ -185,10 +189,18 @@ class Engine:
                 self._residents.remove(seq)
 
     def _admit(self) -> None:
-        while self._waiting and self._residents.has_room:
+        # After a preemption nothing is let in until somebody has left: it would only be put back again.
+        self._is_full = self._is_full and len(self._residents) == self._num_when_full
+        while self._waiting and self._residents.has_room and not self._is_full:
             seq = self._waiting.popleft()
             seq.admitted = seq.admitted or self._clock()
             self._residents.add(seq)
+            if (
+                self._options.speculates
+                and seq.lookup is None
+                and self._residents.sampler(seq).is_plain_greedy
+            ):
+                seq.lookup = PromptLookup(seq.tokens)
 
     def _expire(self, now: float) -> Iterator[Delta]:
         for seq in self._residents:
@@ -198,7 +210,47 @@ class Engine:
 
     def _decode(self, batch: Decode) -> list[Delta]:
         seqs = [seq for slot in batch.slots if (seq := self._residents.get(slot)) is not None]
+        if len(seqs) == len(self._residents) == 1 and (draft := self._draft(seqs[0])):
+            return self._speculate(seqs[0], draft)
         return self._compute([(seq, 1) for seq in seqs], self._residents.padding(batch.slots, batch.padding))
+
+    def _draft(self, seq: Sequence) -> list[int]:
+        """Guesses to check with a lone sequence's next token."""
+        costs = self._limits.costs
+        if seq.lookup is None or costs is None:
+            return []
+        room = min(self._context.n_ctx - len(seq.tokens), seq.job.max_tokens - seq.num_generated - 1)
+        return seq.lookup.draft(max(0, min(draft_size(seq.lookup.hit_rate, costs), room)))
+
+    def _speculate(self, seq: Sequence, draft: list[int]) -> list[Delta]:
+        """Compute the newest token and guesses after it in one batch, and keep the guesses that are right."""
+        start = seq.computed
+        tokens = [seq.tokens[-1], *draft]
+        rows = [Row(token, start + i, seq.slot, is_output=True) for i, token in enumerate(tokens)]
+        try:
+            self._context.decode(rows)
+        except CacheFullError:
+            return self._put_back_youngest([seq])
+        except DecodeError as error:
+            return list(self._recover(seq, error))
+        chosen = self._context.greedy(len(rows))
+        right = next((i for i, guess in enumerate(draft) if chosen[i] != guess), len(draft))
+        seq.computed = start + 1 + right
+        if not self._context.trim(seq.slot, seq.computed):
+            self._residents.forget(seq)
+        self._observer.on_draft(len(draft), right)
+        return self._advance_all(seq, chosen[: right + 1])
+
+    def _advance_all(self, seq: Sequence, tokens: Sequence_[int]) -> list[Delta]:
+        """One delta of several tokens, up to one that ends the sequence."""
+        now, text, taken = self._clock(), "", []
+        for token in tokens:
+            delta = self._advance(seq, token, now)
+            text += delta.text
+            taken.append(token)
+            if delta.ending is not None:
+                return [Delta(seq.job.key, text, tuple(taken), delta.ending)]
+        return [Delta(seq.job.key, text, tuple(taken))]
 
     def _prefill(self, step: Step) -> list[Delta]:
         chunks = [
@@ -226,9 +278,15 @@ class Engine:
     def _put_back_youngest(self, seqs: Iterable[Sequence]) -> list[Delta]:
         """Make room: the sequence admitted last waits and is computed anew when there is some."""
         youngest = max(self._residents, key=lambda seq: seq.admitted)
+        if len(self._residents) == 1 and youngest.num_faults >= MAX_FAULTS:
+            message = "The KV cache has no room for this request alone; lower --n-ctx or --slots."
+            return [self._end(youngest, error=Failure(ErrorCode.INTERNAL, message))]
+        youngest.num_faults += len(self._residents) == 1
         self._residents.evict(youngest)
         youngest.computed, youngest.waits_for = 0, None
         self._waiting.appendleft(youngest)
+        self._num_when_full = len(self._residents)
+        self._is_full = self._num_when_full > 0
         self._observer.on_preemption()
         return [Delta(seq.job.key) for seq in seqs]
 
@@ -262,11 +320,9 @@ class Engine:
     def _advance(self, seq: Sequence, token: int, now: float) -> Delta:
         """Take a sampled token in: its text, and whether it is the last."""
         model = self._context.model
-        seq.times.append(now)
-        seq.num_new += 1
+        seq.add(token, now)
         if model.is_eog(token) and not seq.job.ignore_eos:
             return self._end(seq, FinishReason.STOP, seq.assembler.finish(), (token,))
-        seq.tokens.append(token)
         text = seq.assembler.feed(model.piece(token))
         if seq.assembler.is_stopped:
             return self._end(seq, FinishReason.STOP, text, (token,))

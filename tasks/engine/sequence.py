@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tasks.engine.lookup import PromptLookup
 from tasks.engine.text import TextAssembler
 from tasks.messages import Failure, FinishReason, Sampling
 
@@ -65,6 +66,7 @@ class Sequence:
 
     ``tokens`` are all known ones; the first ``computed`` have cells.
     One uncomputed token means that the sequence is decoding, more that its prompt is being prefilled.
+    ``lookup`` guesses its next tokens, if it may.
     ``waits_for`` is a slot whose cells it will copy, and how many tokens of them.
     """
 
@@ -77,6 +79,7 @@ class Sequence:
     computed: int = 0
     cache_n: int = 0
     waits_for: tuple[int, int] | None = None
+    lookup: PromptLookup | None = None
     num_new: int = 0
     num_faults: int = 0
     times: list[float] = field(default_factory=list)
@@ -90,6 +93,14 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Whether only the newest token is to be computed."""
         return self.remaining == 1 and self.num_new > 0
+
+    def add(self, token: int, now: float) -> None:
+        """Take a generated token in, sampled at ``now``."""
+        self.times.append(now)
+        self.num_new += 1
+        self.tokens.append(token)
+        if self.lookup is not None:
+            self.lookup.extend(token)
 
     @property
     def num_generated(self) -> int:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import openai
@@ -128,9 +129,9 @@ def test_a_system_prompt_shared_by_sixteen_at_once_is_computed_once(http):
     count = metric(http, "inference_requests_total")
     before = metric(http, "inference_prompt_tokens_total") - metric(http, "inference_reused_tokens_total")
 
-    def ask(number: int) -> dict:
+    def ask(number: int) -> dict[str, Any]:
         messages = [system, {"role": "user", "content": f"What is {number} plus {number}?"}]
-        return http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 2}).json()
+        return http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 2}).json()  # type: ignore[no-any-return]
 
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(ask, range(16)))

@@ -41,7 +41,8 @@ class FakeModel:
 class FakeContext:
     """Keeps the tokens of every cell, and refuses rows that don't continue their sequence."""
 
-    def __init__(self, slots=4, n_ctx=64, n_batch=32, capacity=None, can_trim=True):
+    def __init__(self, slots=4, n_ctx=64, n_batch=32, capacity=None, can_trim=True, follows=follower):
+        self.follows = follows
         self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
         self.cells: list[list[int]] = [[] for _ in range(slots)]
         self.capacity, self.can_trim = capacity, can_trim
@@ -61,7 +62,7 @@ class FakeContext:
             assert row.pos == len(self.cells[row.seq]), "a row that does not continue its sequence"
             self.cells[row.seq].append(row.token)
             if row.is_output:
-                self._outputs.append(follower(self.cells[row.seq]))
+                self._outputs.append(self.follows(self.cells[row.seq]))
         self.computed.append(len(rows))
 
     def greedy(self, num_outputs):
@@ -113,10 +114,10 @@ class Run:
         return self
 
 
-def expected(job: Job) -> tuple[int, ...]:
+def expected(job: Job, follows=follower) -> tuple[int, ...]:
     tokens, answer = [*job.prompt, *job.delivered], []
     while len(answer) + len(job.delivered) < job.max_tokens:
-        answer.append(follower(tokens))
+        answer.append(follows(tokens))
         tokens.append(answer[-1])
     return tuple(answer)
 
@@ -155,6 +156,11 @@ def test_preemption_happens_and_is_counted():
     run = Run(FakeContext(capacity=64)).finish(work)
     assert run.work.counts["preemptions"] >= 1
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+
+
+def test_a_cache_too_small_for_one_ends_it_with_an_error():
+    run = Run(FakeContext(capacity=20)).finish([Job("a", tuple(range(30)), 5, GREEDY)])
+    assert run.endings["a"].error.code is ErrorCode.INTERNAL
 
 
 def test_a_shared_prefix_is_computed_once_however_many_arrive_together():
@@ -198,3 +204,43 @@ def test_a_long_prompt_is_prefilled_in_chunks_between_others_tokens():
     run = Run(context, measure=lambda _: StepCosts(((1, 4.0), (2, 4.0)), 0.5)).finish(work)
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
     assert max(context.computed[2:40]) <= 8
+
+
+#: Eight rows cost little more than one, so guessing pays once guesses are right.
+CHEAP_ROWS = StepCosts(((1, 5.0), (8, 7.0)), 1.0)
+
+
+def echo(tokens: list[int]) -> int:
+    """A model that repeats itself, but for every eleventh token."""
+    return tokens[-6] if len(tokens) > 6 and len(tokens) % 11 else len(tokens) % 5
+
+
+@settings(deadline=None, max_examples=40)
+@given(prompts, st.integers(1, 400), st.booleans())
+def test_guessing_changes_no_token(prompt, count, can_trim):
+    job = Job("a", prompt, count, GREEDY, ignore_eos=True)
+    context = FakeContext(n_ctx=512, can_trim=can_trim, follows=echo)
+    run = Run(context, measure=lambda _: CHEAP_ROWS).finish([job])
+    assert run.tokens["a"] == expected(job, echo)
+
+
+def test_guessing_takes_fewer_steps_for_a_lone_answer_that_repeats():
+    job = Job("a", (1, 2, 3, 4, 5, 6), 200, GREEDY, ignore_eos=True)
+    lengths = {}
+    for speculates in (False, True):
+        run = Run(FakeContext(n_ctx=512, follows=echo), measure=lambda _: CHEAP_ROWS, speculates=speculates)
+        lengths[speculates] = run.finish([job]).work.counts["steps"]
+        assert run.tokens["a"] == expected(job, echo)
+    assert lengths[True] < lengths[False] / 2
+    assert run.work.counts["right"] > 0
+
+
+def test_a_stop_inside_a_guess_ends_the_answer_there():
+    def to_the_end(tokens: list[int]) -> int:
+        return EOG if len(tokens) == 101 else echo(tokens)
+
+    job = Job("a", (1, 2, 3, 4, 5, 6), 200, GREEDY)
+    run = Run(FakeContext(n_ctx=512, follows=to_the_end), measure=lambda _: CHEAP_ROWS).finish([job])
+    assert run.tokens["a"][-1] == EOG
+    assert len(run.tokens["a"]) == 101 + 1 - len(job.prompt)
+    assert run.endings["a"].reason is FinishReason.STOP

