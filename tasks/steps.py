@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 RENEWALS_PER_LEASE = 3
 #: What tells a child to deliver what it has and to hand back its requests, and the seconds it gets for that.
 HAND_BACK = signal.SIGUSR2
-HAND_BACK_S = 3.0
+HAND_BACK_S = 5.0
 
 
 class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
