@@ -137,9 +137,10 @@ class Streamer(Client):
     def _exchange(self) -> None:
         connection = self._connect()
         try:
-            response = self._resume(connection) if self.receipt.id else self._post(connection)
-            if not self._is_refused(response):
-                self._read(response)
+            # Closed by name: as long as the response is open, so is its connection.
+            with self._resume(connection) if self.receipt.id else self._post(connection) as response:
+                if not self._is_refused(response):
+                    self._read(response)
         finally:
             connection.close()
 

@@ -12,12 +12,9 @@ def number(variable: str, default: float) -> float:
     return float(os.environ.get(variable, default))
 
 
-def forms(name: str, short: int, variable: str, long: int) -> pytest.MarkDecorator:
+def forms(name: str, short: int | None, variable: str, long: int) -> pytest.MarkDecorator:
     """Parametrize ``name``: ``short`` in ``make test``, ``variable`` or ``long`` in ``make chaos``."""
-    return pytest.mark.parametrize(
-        name,
-        [
-            pytest.param(short, marks=pytest.mark.e2e, id="short"),
-            pytest.param(int(number(variable, long)), marks=pytest.mark.chaos, id="long"),
-        ],
-    )
+    long_form = pytest.param(int(number(variable, long)), marks=pytest.mark.chaos, id="long")
+    if short is None:  # it is much like another test's
+        return pytest.mark.parametrize(name, [long_form])
+    return pytest.mark.parametrize(name, [pytest.param(short, marks=pytest.mark.e2e, id="short"), long_form])

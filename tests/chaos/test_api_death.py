@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 Tell = Callable[[str], None]
 
 
-@forms("num_kills", 2, "CHAOS_API_KILLS", 20)
+@forms("num_kills", 1, "CHAOS_API_KILLS", 20)
 def test_clients_resume_at_another_api(num_kills: int, cluster: Cluster, judge: Judge, tell: Tell) -> None:
     pick = random.Random(10)
     with busy(Mix(cluster, tokens=(40, 120)).draw, 8) as receipts:
@@ -33,11 +33,11 @@ def test_clients_resume_at_another_api(num_kills: int, cluster: Cluster, judge: 
     tell(f"{len(receipts)} requests complete, {sum(receipt.num_breaks for receipt in receipts)} breaks")
 
 
-@forms("num_streams", 6, "CHAOS_STREAMS", 12)
+@forms("num_streams", 4, "CHAOS_STREAMS", 12)
 def test_an_api_process_is_replaced_by_its_parent(num_streams: int, cluster: Cluster, judge: Judge) -> None:
     """gunicorn starts a new process on the same port; clients come back to it."""
     pick, name = random.Random(11), "a0"
-    clients = [Streamer([cluster.api_url(name)], chat("APIs", 150), pick) for _ in range(num_streams)]
+    clients = [Streamer([cluster.api_url(name)], chat("APIs", 80), pick) for _ in range(num_streams)]
     with at_once(list(clients)) as futures:
         wait_until(lambda: all(client.receipt.last_id > 5 for client in clients))
         [process] = cluster.apis[name].children()

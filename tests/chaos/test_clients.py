@@ -19,9 +19,9 @@ from tests.waiting import wait_until
 Tell = Callable[[str], None]
 
 
-@forms("num_requests", 20, "CHAOS_LEAVERS", 500)
+@forms("num_requests", 12, "CHAOS_LEAVERS", 500)
 def test_clients_vanish_at_random(num_requests: int, cluster: Cluster, judge: Judge) -> None:
-    with busy(Mix(cluster, leavers=0.5).draw, 8) as receipts:
+    with busy(Mix(cluster, (20, 60), leavers=0.5).draw, 8) as receipts:
         wait_until(lambda: len(receipts) >= num_requests, timeout=600)
     for receipt in receipts:
         (judge.partial if receipt.has_left else judge.receipt)(receipt)
@@ -37,10 +37,10 @@ NUM_UNREAD = 50
 @forms("num_deaf", 4, "CHAOS_DEAF", 50)
 def test_clients_that_never_read(num_deaf: int, cluster: Cluster, judge: Judge, tell: Tell) -> None:
     pids = [pid for api in cluster.apis.values() for pid in api.children()]
-    with deaf(cluster, num_deaf), busy(Mix(cluster).draw, 8) as receipts:
-        wait_until(lambda: len(receipts) >= 8, timeout=60)
+    with deaf(cluster, num_deaf), busy(Mix(cluster, (10, 40)).draw, 6) as receipts:
+        wait_until(lambda: len(receipts) >= 6, timeout=60)
         before = sum(map(memory_kb, pids))
-        wait_until(lambda: len(receipts) >= 20, timeout=120)
+        wait_until(lambda: len(receipts) >= 4 * num_deaf, timeout=300)
         after = sum(map(memory_kb, pids))
     for receipt in receipts:
         judge.receipt(receipt)

@@ -54,7 +54,7 @@ def _cut_one(cluster: Cluster, pick: random.Random) -> int:
     return int(cluster.redis.client_kill_filter(_id=pick.choice(others)["id"]))
 
 
-@forms("num_cuts", 3, "CHAOS_FULL_CUTS", 50)
+@forms("num_cuts", 2, "CHAOS_FULL_CUTS", 50)
 def test_all_connections_cut_at_once(num_cuts: int, cluster: Cluster, judge: Judge, tell: Tell) -> None:
     num_cut = 0
     with busy(Mix(cluster).draw, 8) as receipts:
@@ -72,7 +72,7 @@ def _are_back(cluster: Cluster) -> bool:
     return all(proxy.num_connections > 1 for proxy in cluster.proxies.values()) and cluster.is_ready()
 
 
-@forms("num_kills", 2, "CHAOS_REDIS_KILLS", 20)
+@forms("num_kills", 1, "CHAOS_REDIS_KILLS", 20)
 def test_valkey_is_killed_and_reads_its_file(
     num_kills: int, cluster: Cluster, judge: Judge, tell: Tell
 ) -> None:
@@ -97,7 +97,7 @@ def _is_refused_politely(cluster: Cluster) -> None:
         assert answer.json()["error"]["code"] == "store_unavailable"
 
 
-@forms("num_holes", 1, "CHAOS_HOLES", 20)
+@forms("num_holes", None, "CHAOS_HOLES", 20)
 def test_connections_that_stall_for_a_moment(num_holes: int, cluster: Cluster, judge: Judge) -> None:
     """For less than a lease: what was swallowed arrives late, and nobody else has taken over."""
     with busy(Mix(cluster).draw, 8) as receipts:
