@@ -20,7 +20,7 @@ from service.cli.load import prompts
 from service.models import default_model
 
 TEXT = (
-    "The harbour town woke slowly. Fishermen carried nets along the quay, and the first ferry sounded its horn. "
+    "The harbour town woke slowly. Fishermen carried nets along the quay; the first ferry sounded its horn. "
     "In the market hall, bread and oranges were piled on long tables. A girl in a yellow coat counted coins, "
     "bought two rolls, and ran back to the boat where her grandfather was mending a sail with blue thread. "
     "By noon the wind had turned, the gulls had gone quiet, and rain was drawing a grey line over the sea. "
