@@ -6,16 +6,15 @@ The model is small: which states a step may lead to, which attempt may write, an
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
-    consumes,
+    initialize,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -29,18 +28,14 @@ from tests.integration.life import SUCCEEDED, Life, Taken
 
 pytestmark = pytest.mark.integration
 
-IDS = ("a", "b", "c")
+IDS = ("a", "b", "c", "d", "e")
 FINAL = {state for state in State if state.is_final}
 
 
 class RequestLife(RuleBasedStateMachine):
-    """Three requests, any number of workers, and a janitor."""
+    """Some requests, any number of workers, and a janitor."""
 
     redis: Redis
-
-    created = Bundle("created")
-    reserved = Bundle("reserved")
-    attempts = Bundle("attempts")
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,76 +43,94 @@ class RequestLife(RuleBasedStateMachine):
         self.life = Life(self.redis)
         self.ends: dict[str, State] = {}
         self.pushed: set[str] = set()
+        #: What workers believe to have, rightly or not: messages, and attempts with the last event's number.
+        self.taken: list[Taken] = []
+        self.runs: list[tuple[Claim, int]] = []
         #: Number of the latest attempt, and its claim, by request.
         self.seen = dict.fromkeys(IDS, 0)
         self.latest: dict[str, Claim] = {}
 
     # ---- what may happen ------------------------------------------------------------------------
 
-    @rule(target=created, request_id=st.sampled_from(IDS))
-    def create(self, request_id: str) -> str:
-        self.life.create(request_id)
-        return request_id
+    @initialize(request_ids=st.sets(st.sampled_from(IDS), min_size=2))
+    def accept(self, request_ids: set[str]) -> None:
+        for request_id in sorted(request_ids):
+            self.life.create(request_id)
+            self.push(request_id)
 
-    @rule(request_id=created)
+    @rule(request_id=st.sampled_from(IDS))
+    def create(self, request_id: str) -> None:
+        was = self.state(request_id)
+        self.life.create(request_id)
+        assert self.state(request_id) is (was or State.NEW)
+
+    @rule(request_id=st.sampled_from(IDS))
     def push(self, request_id: str) -> None:
         was = self.state(request_id)
         assert self.life.push(request_id) == (1 if was is State.NEW else 2 if was is None else 0)
         if was is State.NEW:
             self.pushed.add(request_id)
 
-    @rule(request_id=created)
+    @rule(request_id=st.sampled_from(IDS))
     def forget(self, request_id: str) -> None:
         was = self.state(request_id)
         self.life.store.forget(request_id)
         assert self.state(request_id) is (None if was is State.NEW else was)
 
-    @rule(target=reserved)
-    def take(self) -> Any:
-        waiting = self.life.waiting()
+    @precondition(lambda self: self.life.waiting())
+    @rule()
+    def take(self) -> None:
+        first = self.life.waiting()[0]
         taken = self.life.take()
-        assert (None if taken is None else taken.id) == (waiting[0] if waiting else None)
-        return taken or Taken("none", "none", {})
+        assert taken is not None
+        assert taken.id == first
+        self.taken.append(taken)
 
-    @rule(target=attempts, taken=reserved)
-    def claim(self, taken: Taken) -> Any:
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def claim(self, data: st.DataObject) -> None:
         """Also by a worker whose lease was lost between the two."""
-        was, claim = self.state(taken.id), self.life.claim(taken.id)
+        request_id = data.draw(st.sampled_from(self.taken)).id
+        was, claim = self.state(request_id), self.life.claim(request_id)
         if claim is None:
-            assert was not in (State.QUEUED, State.RUNNING) or self.state(taken.id) is State.FAILED
-            return None
-        assert claim.attempt > self.seen[taken.id]
-        self.seen[taken.id], self.latest[taken.id] = claim.attempt, claim
-        return [claim, claim.seq]
-
-    @rule(attempt=attempts, is_last=st.booleans(), is_repeated=st.booleans())
-    def append(self, attempt: list[Any] | None, is_last: bool, is_repeated: bool) -> None:
-        """Also by attempts that are long stale."""
-        if attempt is None:
+            assert was in FINAL or self.state(request_id) is State.FAILED
             return
-        claim, seq = attempt
-        request_id = claim.request.id
-        before, may_write = self.log(request_id), self.may_write(claim)
+        assert claim.attempt > self.seen[request_id]
+        self.seen[request_id], self.latest[request_id] = claim.attempt, claim
+        self.runs.append((claim, claim.seq))
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), is_last=st.sampled_from([False, False, False, True]), is_repeated=st.booleans())
+    def append(self, data: st.DataObject, is_last: bool, is_repeated: bool) -> None:
+        """Also by attempts that are long stale."""
+        index = data.draw(st.integers(0, len(self.runs) - 1))
+        claim, seq = self.runs[index]
+        before, may_write = self.log(claim.request.id), self.may_write(claim)
         for _ in range(1 + is_repeated):
             goes_on = self.life.append(claim, seq + 1, SUCCEEDED if is_last else None)
         # An end is as good as written once the request is over.
         assert goes_on == may_write or is_last
-        assert len(self.log(request_id)) == len(before) + may_write
-        attempt[1] += may_write
+        assert len(self.log(claim.request.id)) == len(before) + may_write
+        self.runs[index] = claim, seq + may_write
 
-    @rule(taken=consumes(reserved), charge=st.sampled_from([0.0, DEATH]))
-    def put_back(self, taken: Taken, charge: float) -> None:
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data(), charge=st.sampled_from([0.0, DEATH]))
+    def put_back(self, data: st.DataObject, charge: float) -> None:
+        taken = self.give_up(data)
         self.moved(taken, self.life.put_back(taken, charge))
 
-    @rule(taken=reserved)
-    def lose_lease(self, taken: Taken) -> None:
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def lose_lease(self, data: st.DataObject) -> None:
         """The worker that lost it goes on as if nothing had happened."""
+        taken = data.draw(st.sampled_from(self.taken))
         self.moved(taken, self.life.lose_lease(taken))
 
-    @rule(taken=consumes(reserved))
-    def acknowledge(self, taken: Taken) -> None:
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
         """Too early, if the request isn't over: its message is lost."""
-        self.life.acknowledge(taken)
+        self.life.acknowledge(self.give_up(data))
 
     @rule(request_id=st.sampled_from(IDS))
     def cancel(self, request_id: str) -> None:
@@ -193,6 +206,9 @@ class RequestLife(RuleBasedStateMachine):
 
     # ---- helpers --------------------------------------------------------------------------------
 
+    def give_up(self, data: st.DataObject) -> Taken:
+        return self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
+
     def finish_all(self) -> None:
         while (taken := self.life.take()) is not None:
             claim = self.life.claim(taken.id)
@@ -209,7 +225,7 @@ class RequestLife(RuleBasedStateMachine):
     def moved(self, taken: Taken, answer: int) -> None:
         if answer == 1:
             assert self.life.waiting()[0] == taken.id
-            assert self.state(taken.id) in (State.QUEUED, None)
+            assert self.state(taken.id) is State.QUEUED
         elif answer == 0:
             assert self.state(taken.id) in FINAL
 
@@ -238,5 +254,5 @@ def test_a_requests_life(redis: Redis) -> None:
 
     Machine.redis = redis
     run_state_machine_as_test(
-        Machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+        Machine, settings=settings(max_examples=25, stateful_step_count=40, deadline=None)
     )
