@@ -33,7 +33,7 @@ Tell = Callable[[str], None]
 PAUSE_S = (1.0, 4.0)
 LOOK_S = 2.0
 #: What may be left in Valkey when all results have expired.
-LASTING = ("inference:models", "inference:child", "inference:bell:", "inference:claims:", "_kombu.binding.")
+LASTING = ("inference:models", "inference:child", "inference:bell:", "inference:claims:", "_kombu.binding")
 
 
 @forms("seconds", None, "SOAK_SECONDS", 600)
@@ -46,15 +46,19 @@ def test_soak(seconds: int, model_path: Path, vocabulary: Model, tmp_path: Path,
         with watched(cluster) as usage, busy(mix.draw, 10, checks.receipt) as receipts:
             told = break_for(cluster, seconds, random.Random(seconds))
         settled(cluster, judge)
+        assert not checks.faults, "\n".join(checks.faults)
+        _tell(tell, seconds, told, receipts, usage)
         with suppress(AssertionError):  # the next one says what is left
             wait_until(lambda: not _left_over(cluster), timeout=NEW_TTL_S + sizes.result_ttl, interval=0.5)
         assert _left_over(cluster) == []
-    assert not checks.faults, "\n".join(checks.faults)
+    if seconds > 120:
+        usage.check_flat()
+
+
+def _tell(tell: Tell, seconds: int, told: Counter[str], receipts: list[Receipt], usage: Usage) -> None:
     tell(f"{seconds} s, {sum(told.values())} faults {dict(told)}")
     tell(f"{len(receipts)} requests, {sum(not r.has_left for r in receipts)} complete, none lost or repeated")
     tell(f"{usage}")
-    if seconds > 120:
-        usage.check_flat()
 
 
 def break_for(cluster: Cluster, seconds: float, pick: random.Random) -> Counter[str]:
