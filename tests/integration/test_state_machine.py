@@ -78,19 +78,23 @@ class RequestLife(RuleBasedStateMachine):
         assert self.state(request_id) is (None if was is State.NEW else was)
 
     @precondition(lambda self: self.life.waiting())
-    @rule()
-    def take(self) -> None:
+    @rule(is_claimed=st.booleans())
+    def take(self, is_claimed: bool) -> None:
         first = self.life.waiting()[0]
         taken = self.life.take()
         assert taken is not None
         assert taken.id == first
         self.taken.append(taken)
+        if is_claimed:
+            self.claimed(taken.id)
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def claim(self, data: st.DataObject) -> None:
         """Also by a worker whose lease was lost between the two."""
-        request_id = data.draw(st.sampled_from(self.taken)).id
+        self.claimed(data.draw(st.sampled_from(self.taken)).id)
+
+    def claimed(self, request_id: str) -> None:
         was, claim = self.state(request_id), self.life.claim(request_id)
         if claim is None:
             assert was in FINAL or self.state(request_id) is State.FAILED
@@ -125,6 +129,14 @@ class RequestLife(RuleBasedStateMachine):
         """The worker that lost it goes on as if nothing had happened."""
         taken = data.draw(st.sampled_from(self.taken))
         self.moved(taken, self.life.lose_lease(taken))
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def take_over(self, data: st.DataObject) -> None:
+        """Another worker goes on with what one has lost, and the two write in turns."""
+        self.lose_lease(data)
+        if self.life.waiting():
+            self.take(is_claimed=True)
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
