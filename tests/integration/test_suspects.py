@@ -1,0 +1,99 @@
+"""Requests whose children have died run alone among the unproven; a child that leaves hands back."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from threading import Event, Lock
+from typing import Any, cast
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+
+from tasks import keys
+from tasks.child import HandedBackError, WorkerChild
+from tasks.messages import ErrorCode, State
+from tasks.run import Run
+from tasks.settings import WorkerSettings
+from tasks.store import Claim
+from tests.integration.life import MAX_ATTEMPTS, Life
+
+pytestmark = pytest.mark.integration
+
+
+class Child(WorkerChild):
+    """A child without an engine: what it starts is for the test to end."""
+
+    def __init__(self, life: Life) -> None:
+        self._store = life.store
+        self._settings = WorkerSettings(model_name="m", max_attempts=MAX_ATTEMPTS, workers=1, threads=1)
+        self._card = cast("Any", self)
+        self.id = "child"
+        self._probing, self._leaving = Lock(), Event()
+        self._backoff = cast("Any", NoBackoff())
+        self.started: Queue[Run] = Queue()
+
+    def _start(self, run: Run, claim: Claim) -> None:
+        if claim.request.prompt == "broken":
+            raise RuntimeError("as asked")
+        self.started.put(run)
+
+
+@pytest.fixture
+def life(redis: Redis) -> Life:
+    return Life(redis)
+
+
+def suspect(life: Life, *request_ids: str) -> None:
+    life.accept(*request_ids)
+    for request_id in request_ids:
+        life.redis.hset(keys.record(request_id), "deaths", MAX_ATTEMPTS - 1)
+
+
+def test_suspects_are_tried_one_after_the_other(life: Life) -> None:
+    child = Child(life)
+    suspect(life, "a", "b")
+    life.accept("fresh")
+    with ThreadPoolExecutor(3) as slots:
+        tasks = [slots.submit(child.run, name) for name in ("a", "b")]
+        first = child.started.get(timeout=10)
+        tasks.append(slots.submit(child.run, "fresh"))
+        fresh = child.started.get(timeout=10)
+        assert fresh.id == "fresh"  # it need not wait
+        other = "b" if first.id == "a" else "a"
+        assert life.state(other) is State.QUEUED  # not even claimed: its death would not be its own
+        first.proven.set()
+        second = child.started.get(timeout=10)
+        assert second.id == other
+        for name in ("a", "b", "fresh"):
+            assert life.state(name) is State.RUNNING
+        for run in (first, second, fresh):
+            run.stop()
+        for task in tasks:
+            task.result(10)
+
+
+def test_run_that_is_handed_back_ends_its_task_so(life: Life) -> None:
+    child = Child(life)
+    life.accept("a", "late")
+    with ThreadPoolExecutor(1) as slots:
+        task = slots.submit(child.run, "a")
+        child.started.get(timeout=10).stop(is_handed_back=True)
+        with pytest.raises(HandedBackError):
+            task.result(10)
+    child._leaving.set()
+    with pytest.raises(HandedBackError):
+        child.run("late")
+    assert life.state("late") is State.QUEUED
+
+
+def test_request_that_can_not_be_started_ends_with_an_error(life: Life) -> None:
+    child = Child(life)
+    life.accept("r")
+    request = life.record("r").request.to_json().replace('"x"', '"broken"')
+    life.redis.hset(keys.record("r"), "request", request)
+    child.run("r")
+    error = life.end("r").error
+    assert error is not None
+    assert error.code is ErrorCode.INTERNAL
