@@ -133,6 +133,8 @@ class Streamer(Client):
         options = {"stream": True, "stream_options": {"include_usage": True}}
         super().__init__(urls, {**body, **options}, pick)
         self._leave_after = leave_after
+        if leave_after is not None:  # whoever has a key may come back, so what it asked for goes on
+            del self._headers["Idempotency-Key"]
 
     def _exchange(self) -> None:
         connection = self._connect()

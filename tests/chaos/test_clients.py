@@ -21,7 +21,7 @@ Tell = Callable[[str], None]
 
 @forms("num_requests", 12, "CHAOS_LEAVERS", 500)
 def test_clients_vanish_at_random(num_requests: int, cluster: Cluster, judge: Judge) -> None:
-    with busy(Mix(cluster, (20, 60), leavers=0.5).draw, 8) as receipts:
+    with busy(Mix(cluster, (40, 80), leavers=0.5).draw, 8) as receipts:
         wait_until(lambda: len(receipts) >= num_requests, timeout=600)
     for receipt in receipts:
         (judge.partial if receipt.has_left else judge.receipt)(receipt)
