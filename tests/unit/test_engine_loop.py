@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from tasks.engine.cores import FixedThreads
 from tasks.engine.costs import StepCosts
 from tasks.engine.engine import Engine, EngineOptions
-from tasks.engine.model import CacheFullError, DecodeError
+from tasks.engine.model import CacheFullError, DecodeError, Row
 from tasks.engine.observer import WorkCounter
 from tasks.engine.sequence import Delta, Job
 from tasks.messages import ErrorCode, FinishReason, Sampling
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.unit
 
 GREEDY = Sampling(temperature=0)
 EOG = 999
+Follower = Callable[[list[int]], int]
 
 
 def follower(tokens: list[int]) -> int:
@@ -31,25 +34,34 @@ def follower(tokens: list[int]) -> int:
 class FakeModel:
     """A vocabulary in which token 7 is the piece "7 "."""
 
-    def is_eog(self, token):
+    def is_eog(self, token: int) -> bool:
         return token == EOG
 
-    def piece(self, token):
+    def piece(self, token: int) -> bytes:
         return f"{token} ".encode()
 
 
 class FakeContext:
     """Keeps the tokens of every cell, and refuses rows that don't continue their sequence."""
 
-    def __init__(self, slots=4, n_ctx=64, n_batch=32, capacity=None, can_trim=True, follows=follower):
+    def __init__(
+        self,
+        slots: int = 4,
+        n_ctx: int = 64,
+        n_batch: int = 32,
+        capacity: int | None = None,
+        can_trim: bool = True,
+        follows: Follower = follower,
+    ) -> None:
         self.follows = follows
         self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
         self.cells: list[list[int]] = [[] for _ in range(slots)]
         self.capacity, self.can_trim = capacity, can_trim
-        self.failures = 0
+        self.failures, self.is_broken = 0, False
+        self._outputs: list[int] = []
         self.computed: list[int] = []
 
-    def decode(self, rows):
+    def decode(self, rows: Sequence[Row]) -> None:
         assert [row.seq for row in rows] == sorted(row.seq for row in rows)
         assert len(rows) <= max(self.n_batch, self.slots)
         if self.failures:
@@ -65,33 +77,35 @@ class FakeContext:
                 self._outputs.append(self.follows(self.cells[row.seq]))
         self.computed.append(len(rows))
 
-    def greedy(self, num_outputs):
-        return self._outputs[:num_outputs]
+    def greedy(self, num_outputs: int) -> list[int]:
+        return [] if self.is_broken else self._outputs[:num_outputs]
 
-    def trim(self, seq, start):
+    def trim(self, seq: int, start: int) -> bool:
         if not self.can_trim and 0 < start < len(self.cells[seq]):
             return False
         del self.cells[seq][start:]
         return True
 
-    def copy(self, source, target, size):
+    def copy(self, source: int, target: int, size: int) -> bool:
         self.cells[target] = list(self.cells[source])
         return self.trim(target, size)
 
-    def use_threads(self, threads):
+    def use_threads(self, threads: int) -> None:
         pass
 
-    def close(self):
+    def close(self) -> None:
         pass
 
 
 class Run:
     """An engine on a fake context, driven to the end of its jobs."""
 
-    def __init__(self, context, **options):
-        self.tokens, self.endings, self.work = defaultdict(tuple), {}, WorkCounter()
-        self._ended = SimpleQueue()
-        self.crashed = SimpleQueue()
+    def __init__(self, context: Any, **options: Any) -> None:
+        self.tokens: dict[str, tuple[int, ...]] = defaultdict(tuple)
+        self.endings: dict[str, Any] = {}
+        self.work = WorkCounter()
+        self._ended: SimpleQueue[str] = SimpleQueue()
+        self.crashed: SimpleQueue[bool] = SimpleQueue()
         options.setdefault("on_crash", lambda: self.crashed.put(True))
         self.engine = Engine(
             lambda: context, self._sink, FixedThreads(1), self.work, EngineOptions(**options)
@@ -105,7 +119,7 @@ class Run:
                 self.endings[delta.key] = delta.ending
                 self._ended.put(delta.key)
 
-    def finish(self, jobs):
+    def finish(self, jobs: Sequence[Job]) -> Run:
         for job in jobs:
             self.engine.submit(job)
         for _ in jobs:
@@ -114,8 +128,9 @@ class Run:
         return self
 
 
-def expected(job: Job, follows=follower) -> tuple[int, ...]:
-    tokens, answer = [*job.prompt, *job.delivered], []
+def expected(job: Job, follows: Follower = follower) -> tuple[int, ...]:
+    tokens = [*job.prompt, *job.delivered]
+    answer: list[int] = []
     while len(answer) + len(job.delivered) < job.max_tokens:
         answer.append(follows(tokens))
         tokens.append(answer[-1])
@@ -189,7 +204,7 @@ def test_a_batch_that_always_fails_ends_its_jobs_with_an_error():
 
 def test_an_engine_that_fails_says_so():
     context = FakeContext()
-    context.greedy = lambda _: []
+    context.is_broken = True
     run = Run(context)
     run.engine.submit(Job("a", (1, 2, 3), 5, GREEDY))
     assert run.crashed.get(timeout=20)

@@ -87,7 +87,9 @@ def test_the_common_prefix_is_the_longest(a, b):
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), tokens), max_size=30))
 def test_a_placement_never_promises_cells_that_are_not_there(num_slots, moves):
-    table, cells, taken = SlotTable(num_slots), {}, []
+    table = SlotTable(num_slots)
+    cells: dict[int, list[int]] = {}
+    taken: list[tuple[int, list[int]]] = []
     for is_release, prompt in moves:
         if is_release and taken:
             table.release(*taken.pop(0))
