@@ -67,6 +67,8 @@ def network(num: int) -> Iterator[Network]:
         yield Network(gateway, hosts)
     finally:
         for host in hosts:
+            # By name: a namespace outlives its name for as long as a connection of its own dies.
+            _ip("link", "del", host.link, must=False)
             _ip("netns", "del", host.name, must=False)
         _ip("link", "del", bridge, must=False)
 
