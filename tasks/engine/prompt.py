@@ -51,9 +51,10 @@ class PromptBuilder:
 
     def _render(self, request: GenerateRequest) -> str:
         messages = [{"role": m.role, "content": m.content} for m in request.messages or ()]
-        formatter = self._formatter
         try:
-            return str(formatter(messages=messages).prompt)
+            return str(self._formatter(messages=messages).prompt)
+        except PromptError:
+            raise
         except Exception as error:
             # A template is the model file's code and may raise anything; jinja2's sandbox holds it.
             message = f"The model's chat template refused the messages: {error}"
