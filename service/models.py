@@ -112,6 +112,24 @@ def fetch(dest: Path, encoding: str, progress: Progress, source: Source = SMOLLM
     return target, True
 
 
+def reencode(source: Path, encoding: str, target: Path, progress: Progress) -> Path:
+    """Write the GGUF file ``source`` re-encoded as ``encoding`` to ``target``, which appears whole.
+
+    Raises:
+        ModelError: the disk or the re-encoding was at fault.
+    """
+    part = target.with_name(target.name + ".part")
+    try:
+        with _exclusive(target.parent, progress) as work:
+            _recode(source, encoding, work, part, progress)
+            _put_in_place(part, target)
+    except OSError as error:
+        raise ModelError(f"Can't write the model to {target}: {error.strerror or error}.") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
 def is_whole(path: Path) -> bool:
     """Whether ``path`` has the SHA-256 that was noted beside it when it was made."""
     try:
@@ -211,9 +229,13 @@ def _encode(source: Source, encoding: str, work: _Work, part: Path, progress: Pr
     original = work.folder / _ORIGINAL
     if encoding == source.encoding:
         original.replace(part)
-        return
+    else:
+        _recode(original, encoding, work, part, progress)
+
+
+def _recode(source: Path, encoding: str, work: _Work, part: Path, progress: Progress) -> None:
     progress.stage(f"Re-encoding as {encoding}")
-    command = [sys.executable, "-m", "tasks.engine.quantize", str(original), str(part), encoding]
+    command = [sys.executable, "-m", "tasks.engine.quantize", str(source), str(part), encoding]
     try:
         _run(command, re.compile(r"\[\s*(\d+)/\s*(\d+)\]"), progress, work)
     except _CommandError as error:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from service.bench.machine import machine
 from service.cli.load import Summary
 
 
@@ -90,17 +88,6 @@ def _table(comparison: Comparison, names: Sequence[str], of: Callable[[Measureme
 def _spread(values: Sequence[float], digits: int) -> str:
     middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
     return f"**{middle}** ({low}–{high})"  # noqa: RUF001 - a range in prose
-
-
-def machine() -> str:
-    """The processor, cores, system and Python of this machine."""
-    cpu = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            cpu = line.partition(":")[2].strip()
-            break
-    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
-    return f"{cpu}, {os.cpu_count()} cores, {system}"
 
 
 def as_json(comparison: Comparison) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -12,6 +13,7 @@ from service.cli.client import ClientError, served_model
 from service.cli.load import Load, Summary, run_load
 from service.cli.options import SettingsCommand, settings_options
 from service.cli.private import service_at
+from service.cli.sweep import sweep, sweep_options
 from service.cli.terminal import console
 from service.settings import ApiSettings
 from tasks.settings import WorkerSettings
@@ -23,17 +25,33 @@ _NOT_MEASURED = ("redis_url", "host", "port", "n_predict", "drain_timeout")
 @click.option("--requests", type=click.IntRange(1), default=16, show_default=True, help="Requests in all.")
 @click.option("--concurrency", type=click.IntRange(1), help="Requests at a time; default: all, up to 16.")
 @click.option(
-    "--n-predict", type=click.IntRange(1), default=128, show_default=True, help="Tokens of each answer."
+    "--n-predict", type=click.IntRange(1), help="Tokens of each answer; default: 128, or 16 with --quick."
 )
 @click.option("--url", help="A running service; default: start one with the settings below.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option(
+    "--sweep", "is_sweep", is_flag=True, help="Measure many settings, each in a service of its own."
+)
+@sweep_options
 @settings_options(WorkerSettings, ApiSettings, without=_NOT_MEASURED)
-def bench(requests: int, concurrency: int | None, n_predict: int, url: str | None, as_json: bool) -> None:
+def bench(url: str | None, as_json: bool, is_sweep: bool, **options: Any) -> None:
     """Measure throughput and latency under concurrent load.
 
     Every request has a prompt of its own after a shared system prompt, is greedy, and goes on past the
     end of sequence, so that all have the same length. A few short ones go first to warm up.
+
+    With --sweep: every encoding with every workers x threads, at every load, as a table and, with --out, as
+    files.
     """
+    if is_sweep:
+        if url is not None:
+            raise click.UsageError("--sweep starts its own services; leave --url out.")
+        sweep(options, as_json=as_json)
+    else:
+        _bench(url, options["requests"], options["concurrency"], options["n_predict"] or 128, as_json=as_json)
+
+
+def _bench(url: str | None, requests: int, concurrency: int | None, n_predict: int, *, as_json: bool) -> None:
     load = Load(requests, min(requests, concurrency or 16), n_predict)
     with service_at(url) as reached:
         try:

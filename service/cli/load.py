@@ -45,6 +45,7 @@ class Summary:
     tokens_per_second: float
     ttft_p50_ms: float
     ttft_p95_ms: float
+    itl_mean_ms: float
     itl_p50_ms: float
     itl_p95_ms: float
     e2e_p50_ms: float
@@ -96,6 +97,7 @@ def summarize(samples: Sequence[Sample], num_failed: int, client_cpu_s: float) -
         tokens_per_second=num_tokens / wall_s,
         ttft_p50_ms=percentile(ttft, 50) * 1e3,
         ttft_p95_ms=percentile(ttft, 95) * 1e3,
+        itl_mean_ms=statistics.fmean(itl or [0.0]) * 1e3,
         itl_p50_ms=percentile(itl, 50) * 1e3,
         itl_p95_ms=percentile(itl, 95) * 1e3,
         e2e_p50_ms=percentile(e2e, 50) * 1e3,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +41,16 @@ def fetch_with_progress(dest: Path, encoding: str) -> tuple[Path, bool]:
     target = dest / f"{models.SMOLLM2.name}.{encoding}.gguf"
     if models.is_whole(target):  # before rich is imported, so that make answers at once
         return target, False
+    with shown_progress() as progress:
+        return models.fetch(dest, encoding, progress)
+
+
+@contextmanager
+def shown_progress() -> Iterator[models.Progress]:
+    """Draws what is done to a model; its errors become one line."""
     try:
         with unwinding_on_sigterm(), _bar() as bar:
-            return models.fetch(dest, encoding, _Shown(bar))
+            yield _Shown(bar)
     except models.ModelError as error:
         raise click.ClickException(str(error)) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,11 +21,16 @@ from service.supervisor.valkey import free_port
 from tasks.settings import WorkerSettings
 
 
+def _tell(text: str) -> None:
+    click.echo(f"{text} …", err=True)
+
+
 @contextmanager
-def service_at(url: str | None) -> Iterator[str]:
+def service_at(url: str | None, tell: Callable[[str], None] = _tell) -> Iterator[str]:
     """``url`` itself, or that of a service started for this, which is gone afterwards.
 
-    A private one never uses a shared Redis: its worker would take other people's requests.
+    A private one never uses a shared Redis: its worker would take other people's requests. ``tell`` hears
+    how its start goes on.
     """
     if url is not None:
         yield url.removesuffix("/")
@@ -33,7 +38,7 @@ def service_at(url: str | None) -> Iterator[str]:
     try:
         with unwinding_on_sigterm(), tempfile.TemporaryDirectory(prefix="inference-") as folder:
             plan = _plan(Path(folder))
-            with Signals() as signals, running(plan, signals, _tell):
+            with Signals() as signals, running(plan, signals, tell):
                 yield plan.url
     except ServiceError as error:
         raise click.ClickException(str(error)) from error
@@ -47,7 +52,3 @@ def _plan(state: Path) -> Plan:
         name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "INFERENCE_REDIS_URL")
     }
     return Plan(state=state, env=env, url=f"http://127.0.0.1:{port}", model=str(model), drain_timeout_s=0)
-
-
-def _tell(text: str) -> None:
-    click.echo(f"{text} …", err=True)

@@ -32,13 +32,16 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in kept or not name.startswith(ours)}
 
 
-def run_command(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run ``inference-server`` to its end."""
+def run_command(
+    *arguments: str, timeout: float = 120, models_dir: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``inference-server`` to its end; ``models_dir`` is where it looks for models and puts them."""
+    folder = {} if models_dir is None else {"INFERENCE_MODELS_DIR": str(models_dir)}
     return subprocess.run(
         [*COMMAND, *arguments],
         capture_output=True,
         text=True,
-        env=clean_environment(),
+        env=clean_environment() | folder,
         timeout=timeout,
         check=False,
     )

@@ -181,6 +181,39 @@ def test_bench_starts_a_service_of_its_own():
     assert "0 requests failed" in done.stdout
 
 
+def test_a_sweep_writes_its_table_and_plots(model_path: Path, tmp_path: Path):
+    """Two services, one after the other, on encodings of one file."""
+    model = tmp_path / "tiny.Q8_0.gguf"
+    model.symlink_to(model_path)
+    sizes = ("--shapes", "1x1", "--encodings", "Q8_0,Q4_0", "--loads", "2", "--n-predict", "4")
+    out = tmp_path / "out"
+    done = run_command(
+        "bench",
+        "--sweep",
+        "--model",
+        str(model),
+        "--n-ctx",
+        "256",
+        *sizes,
+        "--out",
+        str(out),
+        models_dir=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in out.iterdir()} >= {"sweep.md", "sweep.csv", "sweep.json"}
+    rows = json.loads((out / "sweep.json").read_text())["rows"]
+    assert [row["encoding"] for row in rows] == ["Q8_0", "Q4_0"]
+    assert all(row["num_failed"] == 0 and row["tokens_per_second"] > 0 < row["memory_mib"] for row in rows)
+    assert (tmp_path / "tiny.Q4_0.gguf").stat().st_size < model.stat().st_size
+
+
+@pytest.mark.parametrize("bad", [("--shapes", "two"), ("--loads", "0"), ("--url", "http://127.0.0.1:1")])
+def test_a_sweep_that_makes_no_sense_is_refused(bad: tuple[str, str]):
+    done = run_command("bench", "--sweep", *bad)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage:")
+
+
 def test_a_url_where_nobody_listens():
     done = run_command("bench", "--url", "http://127.0.0.1:1")
     assert done.returncode == 1

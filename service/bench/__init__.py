@@ -1,0 +1,1 @@
+"""Measurements of whole services on this machine: ``bench --sweep`` and ``tune``."""

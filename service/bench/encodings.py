@@ -1,0 +1,46 @@
+"""One model in several encodings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from service import models
+from service.bench.cases import Encoded
+
+_IN_NAME = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)\.gguf\Z", re.IGNORECASE)
+
+
+def encoding_of(path: Path) -> str:
+    """What the file's name says, in capitals; ``as it is`` when it says nothing."""
+    found = _IN_NAME.search(path.name)
+    return found[1].upper() if found else "as it is"
+
+
+def encoded(source: Path | None, encoding: str, progress: models.Progress) -> Encoded:
+    """``source`` as ``encoding``, or the default model without a ``source``.
+
+    A file of that name beside the source or among the models is taken as it is.
+
+    Raises:
+        service.models.ModelError: it can't be had.
+    """
+    if source is None:
+        return Encoded(encoding, models.fetch(models.models_dir(), encoding, progress)[0])
+    if encoding == encoding_of(source):
+        return Encoded(encoding, source)
+    name = f"{_IN_NAME.sub('', source.name).removesuffix('.gguf')}.{encoding}.gguf"
+    candidates = (source.with_name(name), models.models_dir() / name)
+    there = next((path for path in candidates if path.is_file()), None)
+    return Encoded(encoding, there or models.reencode(source, encoding, candidates[1], progress))
+
+
+def all_encoded(
+    source: Path | None, encodings: Sequence[str], progress: models.Progress
+) -> tuple[Encoded, ...]:
+    """Each of ``encodings``; without any, the file as it is."""
+    if encodings:
+        return tuple(encoded(source, encoding, progress) for encoding in encodings)
+    path = source or models.default_model()
+    return (Encoded(encoding_of(path), path),)
