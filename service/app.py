@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
-from service import errors
+from service import access, errors
 from service.routes import health, metrics, openai, openapi, requests
 from service.runtime import Runtime
 
@@ -23,5 +23,6 @@ def create_app(runtime: Runtime) -> Flask:
         openapi.blueprint(),
     ):
         app.register_blueprint(routes)
+    access.register(app)
     errors.register(app, runtime.metrics.refused)
     return app

@@ -14,6 +14,7 @@ from kombu.exceptions import KombuError
 from redis.exceptions import OutOfMemoryError, RedisError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from service import access
 from tasks.messages import ErrorCode, Failure
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
     def render(error: ApiError) -> Response:
         if request.blueprint == "openai" and not error.was_accepted:
             on_refused(error)
+        access.present().fail(error)
         response = jsonify(error.body)
         response.status_code = error.status
         response.headers.update(error.headers)

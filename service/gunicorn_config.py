@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from service.settings import api_settings
+from tasks import logs
 
 _settings = api_settings()
 _METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
@@ -36,6 +37,7 @@ keepalive = 30
 control_socket_disable = True
 proc_name = "inference-server-api"
 loglevel = _settings.log_level
+logconfig_dict = logs.configuration(_settings)
 limit_request_line = 4094
 
 

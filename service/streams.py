@@ -116,12 +116,17 @@ class Listener:
     def __init__(self, source: Source, request_id: str, *, after: int = 0, is_behind: bool = False) -> None:
         self.request_id = request_id
         self.seq = after
-        self.is_over = False
+        self.end: End | None = None
         self._source, self._mailbox, self._clock = source, source.mailbox, source.clock
         self._must_read = is_behind
         self._silence_s = SILENCE_S
         self._asked = self._clock()
         self._away_since: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request's last event has come."""
+        return self.end is not None
 
     def take(self) -> list[Event]:
         """The next events in order, after waiting for the first or for the subscriber's tick; may be empty.
@@ -157,7 +162,7 @@ class Listener:
 
     def _accept(self, event: Event) -> Event:
         self.seq = event.seq
-        self.is_over = event.end is not None
+        self.end = event.end
         return event
 
     def _is_silent(self, events: list[Event]) -> bool:

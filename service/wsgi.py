@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from flask import Flask
 
 from service import runtime
@@ -17,7 +15,6 @@ current: runtime.Runtime | None = None
 def build() -> Flask:
     """Build and start this process's application."""
     global current  # noqa: PLW0603 - gunicorn's signal handler has no other way to the application
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     current = runtime.build(api_settings())
     current.start()
     return create_app(current)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.app.amqp import AMQP
 
+from tasks import logs
 from tasks.messages import queue_name
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
 from tasks.transport import UNACKED_OPTIONS, Broker, Connection
@@ -19,7 +20,6 @@ CONNECT_TIMEOUT_S = 2.0
 SWEEP_INTERVAL_S = 1.0
 #: Connections that publish at the same time in one API process.
 NUM_PUBLISHERS = 16
-LOG_FORMAT = "%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s"
 
 
 class _Amqp(AMQP):  # type: ignore[misc]
@@ -51,6 +51,7 @@ def create_app(settings: BrokerSettings) -> App:
     if isinstance(settings, WorkerSettings):
         app.conf.update(_worker_options(settings))
         _add_steps(app)
+        _set_up_logs(settings)
     return app
 
 
@@ -58,6 +59,16 @@ def _add_steps(app: App) -> None:
     from tasks.steps import Drain, Leases  # not for the API: they bring Celery's worker along
 
     app.steps["worker"].update((Leases, Drain))
+
+
+def _set_up_logs(settings: WorkerSettings) -> None:
+    """Have Celery leave the logs to us; its ``--loglevel`` counts where no setting was given."""
+    is_set = "log_level" in settings.model_fields_set
+
+    def set_up(loglevel: int | None = None, **_: Any) -> None:
+        logs.configure(settings, None if is_set else loglevel)
+
+    signals.setup_logging.connect(set_up, weak=False, dispatch_uid="tasks.logs")
 
 
 def _transport_options(settings: BrokerSettings) -> dict[str, Any]:
@@ -120,10 +131,7 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
         "worker_soft_shutdown_timeout": 0.0,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
-        "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
-        "worker_log_format": LOG_FORMAT,
-        "worker_task_log_format": LOG_FORMAT,
     }
 
 

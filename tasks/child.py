@@ -17,6 +17,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from tasks.attempts import AttemptLog, AttemptObserver
 from tasks.deliver import Deliverer
 from tasks.engine.cores import Threads
 from tasks.engine.engine import Engine, EngineOptions
@@ -68,6 +69,7 @@ class WorkerChild:
         make_context = partial(
             Context, model, slots=slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.work()
         )
+        self._observers: tuple[AttemptObserver, ...] = (AttemptLog(),)
         self._work = WorkCounter()
         self._engine = Engine(make_context, self._deliverer.put, threads, self._work, self._options(threads))
         self._prompts = PromptBuilder(model, n_ctx)
@@ -130,6 +132,7 @@ class WorkerChild:
         if run is None:
             return
         run.over.wait()
+        self._tell(run)
         if run.is_handed_back:
             raise HandedBackError(request_id)
 
@@ -203,6 +206,12 @@ class WorkerChild:
         claim = run.claim
         item = Append(run.id, claim.attempt, run.seq + 1, end=run.failed(failure), fence=claim.fence)
         self._insist(partial(self._store.append, [item]))
+        run.end = item.end
+        self._tell(run)
+
+    def _tell(self, run: Run) -> None:
+        for observer in self._observers:
+            observer.on_over(run)
 
     def _beat(self) -> None:
         """Keep this child's registration alive; Redis being away is no reason to stop."""

@@ -136,6 +136,8 @@ class Deliverer:
             run.proven.set()
         if not goes_on:
             self._stop(run.key)
+        if goes_on:
+            run.end = item.end
         if not goes_on or item.end is not None:
             del self._runs[run.key]
             run.stop()

@@ -15,6 +15,7 @@ from celery.concurrency import get_implementation
 from celery.concurrency.prefork import TaskPool as Prefork
 from celery.exceptions import Reject
 
+from tasks import logs
 from tasks.child import HandedBackError, WorkerChild
 from tasks.engine.cores import CorePool
 from tasks.engine.model import Model, ModelError
@@ -100,7 +101,8 @@ _engine = ProcessEngine()
 def generate(request_id: str) -> None:
     """Generate the answer to a request; its tokens go to the request's log."""
     try:
-        _engine.start().run(request_id)
+        with logs.bound(id=request_id):
+            _engine.start().run(request_id)
     except HandedBackError as error:
         raise Reject(error, requeue=True) from None
 

@@ -17,7 +17,7 @@ class Run:
 
     ``seq`` is the last event's number. ``proven`` is set once the run has delivered something, or is over;
     ``over`` when nothing more is to be delivered, because of the end or, ``is_handed_back``, to be
-    continued elsewhere.
+    continued elsewhere. ``end`` is the request's, if this run came to it.
     """
 
     claim: Claim
@@ -29,6 +29,7 @@ class Run:
     proven: Flag = field(default_factory=Flag)
     over: Flag = field(default_factory=Flag)
     is_handed_back: bool = False
+    end: End | None = None
 
     @property
     def id(self) -> str:

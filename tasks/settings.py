@@ -67,8 +67,10 @@ class BrokerSettings(BaseSettings):
     queue_limit: int = Field(64, ge=1, description="Requests of a model that may wait.")
     result_ttl: int = Field(3600, ge=1, description="Seconds that a finished request is kept.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "warning", description="What is logged: debug, info, warning or error."
+        "info", description="What is logged: debug, info, warning or error."
     )
+    log_format: Literal["text", "json"] = Field("text", description="Form of the log: text or json.")
+    log_prompts: bool = Field(False, description="Log the text of prompts too.")
     max_attempts: int = Field(
         3, ge=1, description="Deaths of its child, while it gets no further, until a request is given up."
     )

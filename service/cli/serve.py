@@ -9,6 +9,7 @@ import click
 
 from service.cli.options import SettingsCommand, read_settings, settings_options
 from service.cli.prepare import prepare_model
+from service.cli.voice import voice_for
 from service.settings import ApiSettings
 from service.supervisor.errors import ServiceError
 from service.supervisor.local import running
@@ -39,15 +40,15 @@ def serve(verbose: bool) -> None:
 
 
 def _serve(signals: Signals, verbose: bool) -> None:
-    plan = _plan()
-    with running(plan, signals, click.echo, _show if verbose else None) as supervisor:
+    plan, voice = _plan(), voice_for(read_settings(ApiSettings))
+    with running(plan, signals, voice.tell, voice.show if verbose else None) as supervisor:
         if not signals.num_stops:
-            click.echo(f"Ready on {plan.url} - Ctrl-C ends it")
+            voice.tell(f"Ready on {plan.url} - Ctrl-C ends it")
         supervisor.watch()
-        click.echo(
+        voice.tell(
             f"Ending; answers in progress get {plan.drain_timeout_s:g} s. Ctrl-C again ends it at once."
         )
-    click.echo("Ended.")
+    voice.tell("Ended.")
 
 
 def _plan() -> Plan:
@@ -70,7 +71,3 @@ def _plan() -> Plan:
         drain_timeout_s=worker.drain_timeout,
         redis_url=redis_url,
     )
-
-
-def _show(part: str, line: str) -> None:
-    click.echo(f"{part:>6} | {line}", err=True)

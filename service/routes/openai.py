@@ -9,7 +9,7 @@ from typing import cast
 
 from flask import Blueprint, Response, jsonify
 
-from service import sse
+from service import access, sse
 from service.answers import Answer
 from service.connection import ClientGoneError
 from service.errors import shutting_down
@@ -53,6 +53,7 @@ class Completions:
         raw = exchange.body(self._settings.body_timeout)
         body = validate(kind, raw)
         request = self._request(body, f"{prefix}-{uuid.uuid4().hex}")
+        access.present().accept(request, with_prompt=self._settings.log_prompts)
         offer = Offer(request, prefer.wait_s or 0, exchange.client_check(), exchange.key(raw))
         try:
             return exchange.applied(self._respond(body, offer, prefer), prefer)
@@ -75,15 +76,18 @@ class Completions:
 
     def _later(self, offer: Offer) -> Response:
         admission = self._jobs.submit(offer)
+        access.present().name(admission.id)
         status = "queued" if admission.state is State.NEW else admission.state.value
         model = offer.request.model
         response = jsonify(id=admission.id, object="inference.request", status=status, model=model)
         response.status_code = 202
+        access.present().outcome = status
         response.headers["Location"] = f"/v1/requests/{admission.id}"
         return exchange.told(response, admission)
 
     def _whole(self, offer: Offer) -> Response:
         with self._jobs.started(offer) as (admission, listener):
+            access.present().follow(listener)
             try:
                 events = list(listener.until_over(offer.check))
             except ClientGoneError:
@@ -94,6 +98,7 @@ class Completions:
     def _stream(self, offer: Offer, *, with_usage: bool) -> Response:
         with ExitStack() as stack:
             admission, listener = stack.enter_context(self._jobs.started(offer))
+            access.present().follow(listener)
             answer = replace(_answer(offer, admission), with_usage=with_usage)
             stream = sse.EventStream(answer, listener, offer.check, self._settings.heartbeat)
             stack.callback(self._leave_stream, offer, stream, listener)

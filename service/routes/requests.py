@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from flask import Blueprint, Response, jsonify, request
 
-from service import sse
+from service import access, sse
 from service.answers import Answer
 from service.connection import ClientGoneError
 from service.errors import ApiError, bad_request
@@ -84,9 +84,12 @@ def _wait(jobs: Jobs, request_id: str, wait_s: float) -> None:
 def _follow(runtime: Runtime, record: Record, after: int) -> Response:
     # From the event that the client has: should it be the last, its closing chunks may not have come through.
     following = runtime.jobs.followed(record.id, max(0, after - 1))
+    listener = following.__enter__()
+    access.present().model = record.model
+    access.present().follow(listener)
     stream = sse.EventStream(
         Answer.to(record.request, record.created, with_usage=True),
-        following.__enter__(),
+        listener,
         exchange.client_check(),
         runtime.settings.heartbeat,
         after,

@@ -30,7 +30,8 @@ PACKAGES = Path(__file__).resolve().parents[2]
 
 def worker_command(name: str, log_level: str) -> tuple[str, ...]:
     """The worker's program. Celery needs a ``name`` for each worker of a host."""
-    command = (sys.executable, "-m", "celery", "-A", "tasks", "worker", "-n", f"{name}@%h", "-l", log_level)
+    celery = (sys.executable, "-m", "celery", "--quiet", "-A", "tasks")  # no banner in the log
+    command = (*celery, "worker", "-n", f"{name}@%h", "-l", log_level)
     # Workers have nothing to tell each other, and would wait a second for answers at every reconnect.
     return (*command, "--without-mingle", "--without-gossip")
 
@@ -82,7 +83,7 @@ def _valkey(plan: Plan) -> tuple[list[Part], str]:
 def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
     return Part(
         name="worker",
-        command=worker_command(f"serve-{os.getpid()}", env.get("INFERENCE_LOG_LEVEL", "warning")),
+        command=worker_command(f"serve-{os.getpid()}", env.get("INFERENCE_LOG_LEVEL", "info")),
         env=env,
         cwd=PACKAGES,
         log=log_path(plan.state, "worker"),

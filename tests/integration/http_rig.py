@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,13 +43,14 @@ ROOT = Path(__file__).resolve().parents[2]
 class Api:
     """One gunicorn with one API process."""
 
-    def __init__(self, redis_url: str, **settings: object) -> None:
+    def __init__(self, redis_url: str, log: Path | None = None, **settings: object) -> None:
         self.port = free_port()
         env = {**os.environ, "REDIS_URL": redis_url, "INFERENCE_PORT": str(self.port)}
         env.update({f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()})
         env.pop("PROMETHEUS_MULTIPROC_DIR", None)
         command = [sys.executable, "-m", "gunicorn", "-c", "python:service.gunicorn_config"]
-        self.process = subprocess.Popen(command, env=env, cwd=ROOT)
+        with log.open("wb") if log else nullcontext() as output:
+            self.process = subprocess.Popen(command, env=env, cwd=ROOT, stderr=output)
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=30)
         self._threads = ThreadPoolExecutor(16)
