@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -69,6 +70,19 @@ class Loop:
         if not self._is_failing:
             log.warning("%s: Redis can't be reached, trying again: %s", self._name, error)
         self._is_failing = True
+
+
+class Pinger:
+    """Measures how long Redis takes to answer; ``observe`` hears it, in seconds."""
+
+    def __init__(self, redis: Redis, observe: Callable[[float], None]) -> None:
+        self._redis, self._observe = redis, observe
+
+    def step(self) -> None:
+        """Ping once. Raises ``redis.RedisError``."""
+        started = time.perf_counter()
+        self._redis.ping()
+        self._observe(time.perf_counter() - started)
 
 
 class OutcomeReader:

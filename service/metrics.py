@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,35 +18,13 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from service.errors import ApiError
-from tasks.messages import Outcome
-from tasks.registry import Registry
+from tasks import metrics as names
+from tasks.messages import Outcome, State, Timings
+from tasks.metrics import Metric as Named
+from tasks.registry import Child, Registry
 from tasks.store import RequestStore
 
 log = logging.getLogger(__name__)
-
-# Buckets in seconds, for machines that make 5 tokens a second and for those that make 100.
-_FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_BETWEEN = (
-    0.001,
-    0.0025,
-    0.005,
-    0.0075,
-    0.01,
-    0.015,
-    0.02,
-    0.03,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    1,
-    5,
-)
-_WHOLE = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
-_QUEUE = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Metrics:
@@ -61,29 +39,31 @@ class Metrics:
         self._is_multiprocess = "PROMETHEUS_MULTIPROC_DIR" in os.environ
         self._own = own = CollectorRegistry()
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, ["model"], buckets=buckets, registry=own)
+        def histogram(metric: Named) -> Histogram:
+            return Histogram(metric.name, metric.text, metric.labels, buckets=metric.buckets, registry=own)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, registry=own)
+        def counter(metric: Named) -> Counter:
+            return Counter(metric.name, metric.text, metric.labels, registry=own)
 
-        self._first = histogram(
-            "inference_time_to_first_token_seconds", "From acceptance to the first token.", _FIRST
-        )
-        self._between = histogram(
-            "inference_inter_token_latency_seconds", "Between two tokens of a request.", _BETWEEN
-        )
-        self._whole = histogram(
-            "inference_e2e_request_latency_seconds", "From acceptance to the end.", _WHOLE
-        )
-        self._queued = histogram(
-            "inference_request_queue_time_seconds", "From acceptance to the first claim.", _QUEUE
-        )
-        self._prompt = counter("inference_prompt_tokens_total", "Tokens of prompts.", "model")
-        self._reused = counter("inference_reused_tokens_total", "Prompt tokens not computed again.", "model")
-        self._generated = counter("inference_generated_tokens_total", "Tokens generated.", "model")
-        self._requests = counter("inference_requests_total", "Finished requests.", "model", "outcome")
-        self._refused = counter("inference_requests_refused_total", "Requests not accepted.", "reason")
+        self._first, self._between = histogram(names.FIRST_TOKEN), histogram(names.BETWEEN_TOKENS)
+        self._whole, self._queued = histogram(names.WHOLE), histogram(names.QUEUED)
+        self._prefill, self._decode = histogram(names.PREFILL), histogram(names.DECODE)
+        self._trip = histogram(names.ROUND_TRIP)
+        self._prompt, self._reused = counter(names.PROMPT_TOKENS), counter(names.REUSED_TOKENS)
+        self._generated, self._attempts = counter(names.GENERATED_TOKENS), counter(names.ATTEMPTS)
+        self._requests, self._refused = counter(names.REQUESTS), counter(names.REFUSED)
+        self._expected: set[str] = set()
+
+    def expect(self, models: Iterable[str]) -> None:
+        """Show counters at 0 before the first event: from nothing to 1, a rate sees no growth."""
+        for reason in names.REFUSAL_REASONS:
+            self._refused.labels(reason)
+        for model in set(models) - self._expected:
+            self._expected.add(model)
+            for state in filter(lambda state: state.is_final, State):
+                self._requests.labels(model, state.value)
+            for counter in (self._prompt, self._reused, self._generated, self._attempts):
+                counter.labels(model)
 
     def observe(self, outcome: Outcome) -> None:
         """Count one finished request."""
@@ -94,17 +74,31 @@ class Metrics:
             self._prompt.labels(model).inc(outcome.usage.prompt_tokens)
             self._generated.labels(model).inc(outcome.usage.completion_tokens)
         if outcome.timings is not None:
-            self._queued.labels(model).observe(outcome.timings.queue_ms / 1e3)
-            self._reused.labels(model).inc(outcome.timings.cache_n)
-            if outcome.timings.ttft_ms > 0:
-                self._first.labels(model).observe(outcome.timings.ttft_ms / 1e3)
+            self._observe_times(model, outcome.timings)
         between = self._between.labels(model)
         for gap_ms in outcome.itl_ms:
             between.observe(gap_ms / 1e3)
 
+    def _observe_times(self, model: str, timings: Timings) -> None:
+        self._queued.labels(model).observe(timings.queue_ms / 1e3)
+        self._reused.labels(model).inc(timings.cache_n)
+        self._attempts.labels(model).inc(timings.attempts)
+        # Those that a request ended too early to have are 0.
+        for histogram, spent_ms in (
+            (self._first, timings.ttft_ms),
+            (self._prefill, timings.prompt_ms),
+            (self._decode, timings.predicted_ms),
+        ):
+            if spent_ms > 0:
+                histogram.labels(model).observe(spent_ms / 1e3)
+
     def refused(self, error: ApiError) -> None:
         """Count a request that was not accepted."""
         self._refused.labels(error.code).inc()
+
+    def pinged(self, seconds: float) -> None:
+        """Redis answered a ping after so long."""
+        self._trip.labels("ping").observe(seconds)
 
     def render(self) -> bytes:
         """Everything, in Prometheus' text format."""
@@ -139,37 +133,54 @@ class LiveGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read them."""
         try:
-            found = [*self._requests(), *self._slots(), *self._engines()]
+            found = [*self._requests(), *self._requeued(), *self._children()]
         except RedisError as error:
             log.warning("No live gauges, Redis can't be reached: %s", error)
             found = []
-        yield GaugeMetricFamily("inference_store_up", "Whether Redis answers.", value=float(bool(found)))
+        yield _gauge(names.STORE_UP, [([], bool(found))])
         yield from found
 
     def _requests(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily("inference_requests_waiting", "Waiting requests.", labels=["model"])
-        limit = GaugeMetricFamily("inference_queue_limit", "Requests that may wait.", labels=["model"])
-        for model in self._registry.models():
-            waiting.add_metric([model], self._waiting(model))
-            limit.add_metric([model], self._limit)
-        yield from (waiting, limit)
-        running = self._store.num_running()
-        yield GaugeMetricFamily("inference_requests_running", "Requests being generated.", value=running)
+        models = list(self._registry.models())
+        yield _gauge(names.WAITING, [([model], self._waiting(model)) for model in models])
+        yield _gauge(names.QUEUE_LIMIT, [([model], self._limit) for model in models])
+        yield _gauge(names.RUNNING, [([], self._store.num_running())])
 
-    def _slots(self) -> Iterator[Metric]:
-        labels = ["model", "worker", "child"]
-        slots = GaugeMetricFamily("inference_slots", "Requests a child can run at once.", labels=labels)
-        busy = GaugeMetricFamily("inference_slots_busy", "Requests a child is running.", labels=labels)
-        for child in self._registry.children():
-            name = [child.model, child.worker, str(child.pid)]
-            slots.add_metric(name, child.slots)
-            busy.add_metric(name, child.busy)
-        yield from (slots, busy)
+    def _requeued(self) -> Iterator[Metric]:
+        found = self._store.num_requeued()
+        yield _counter(names.REQUEUED, [([why], found.get(why, 0)) for why in names.REQUEUE_REASONS])
 
-    def _engines(self) -> Iterator[Metric]:
-        labels = ["model", "worker", "child", "what"]
-        work = CounterMetricFamily("inference_engine_work", "What a child's engine has done.", labels=labels)
-        for child in self._registry.children():
-            for what, count in child.work.items():
-                work.add_metric([child.model, child.worker, str(child.pid), what], count)
-        yield work
+    def _children(self) -> Iterator[Metric]:
+        children = list(_present(self._registry.children()).items())
+        yield _gauge(names.SLOTS, [(list(name), child.slots) for name, child in children])
+        yield _gauge(names.SLOTS_BUSY, [(list(name), child.busy) for name, child in children])
+        work = [([*name, what], n) for name, child in children for what, n in child.work.items()]
+        yield _counter(names.ENGINE_WORK, work)
+
+
+def _present(children: Iterable[Child]) -> dict[tuple[str, str, str], Child]:
+    """The children by model, worker and number.
+
+    Where a dead one is still registered beside its replacement, the one that has counted more is the latter.
+    """
+    found: dict[tuple[str, str, str], Child] = {}
+    for child in sorted(children, key=lambda child: sum(child.work.values())):
+        found[child.model, child.worker, str(child.index)] = child
+    return found
+
+
+Samples = Iterable[tuple[Sequence[str], float]]
+
+
+def _gauge(metric: Named, samples: Samples) -> Metric:
+    family = GaugeMetricFamily(metric.name, metric.text, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, float(value))
+    return family
+
+
+def _counter(metric: Named, samples: Samples) -> Metric:
+    family = CounterMetricFamily(metric.name, metric.text, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, float(value))
+    return family

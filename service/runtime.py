@@ -10,7 +10,7 @@ from redis import BlockingConnectionPool, ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from service.background import Loop, OutcomeReader
+from service.background import Loop, OutcomeReader, Pinger
 from service.catalog import Catalog
 from service.jobs import Jobs
 from service.metrics import LiveGauges, Metrics
@@ -34,6 +34,8 @@ CONNECT_TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 64
 #: Seconds between two rounds of housekeeping.
 HOUSEKEEPING_S = 1.0
+#: Seconds between two looks at how quickly Redis answers.
+PING_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def build(settings: ApiSettings) -> Runtime:
 
     def keep_house() -> None:
         catalog.refresh()
+        metrics.expect(catalog.names)
         store.expire_due()
         janitor.tidy()
 
@@ -89,6 +92,7 @@ def build(settings: ApiSettings) -> Runtime:
         metrics=metrics,
         loops=(
             Loop("housekeeping", keep_house, HOUSEKEEPING_S),
+            Loop("ping", Pinger(redis, metrics.pinged).step, PING_S),
             Loop("outcomes", OutcomeReader(redis, metrics.observe).step),
         ),
     )

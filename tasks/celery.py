@@ -9,7 +9,9 @@ from celery.app.amqp import AMQP
 
 from tasks import logs
 from tasks.messages import queue_name
+from tasks.metrics import WORKER_LAYOUT
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
+from tasks.tally import SharedTallies
 from tasks.transport import UNACKED_OPTIONS, Broker, Connection
 
 #: Seconds until a command or a connection attempt that Redis does not answer is given up. A publish is tried
@@ -27,13 +29,15 @@ class _Amqp(AMQP):  # type: ignore[misc]
 
 
 class App(Celery):  # type: ignore[misc]
-    """A Celery application that knows the settings it was built from."""
+    """A Celery application that knows the settings it was built from, and where a worker's children count."""
 
     amqp_cls = _Amqp
 
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__("tasks", set_as_current=isinstance(settings, WorkerSettings))
         self.settings = settings
+        if isinstance(settings, WorkerSettings):
+            self.tallies = SharedTallies(WORKER_LAYOUT)
 
 
 def create_app(settings: BrokerSettings) -> App:
@@ -56,9 +60,11 @@ def create_app(settings: BrokerSettings) -> App:
 
 
 def _add_steps(app: App) -> None:
-    from tasks.steps import Drain, Leases  # not for the API: they bring Celery's worker along
+    # Not for the API: they bring Celery's worker along.
+    from tasks.exporter import Exporter
+    from tasks.steps import Drain, Leases
 
-    app.steps["worker"].update((Leases, Drain))
+    app.steps["worker"].update((Leases, Drain, Exporter))
 
 
 def _set_up_logs(settings: WorkerSettings) -> None:

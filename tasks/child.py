@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from threading import Event as Flag
@@ -30,6 +30,7 @@ from tasks.messages import ErrorCode, Failure
 from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
 from tasks.run import Run
 from tasks.store import Append, Claim, RequestStore
+from tasks.tally import Tally
 from tasks.transport import connect
 
 if TYPE_CHECKING:
@@ -53,29 +54,48 @@ class HandedBackError(Exception):
     """This child is leaving: the request is to be continued by another."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a child has of its worker host.
+
+    Attributes:
+        worker: the Celery node's name.
+        index: the child's number, which a dead one leaves to its replacement.
+        slots: sequences that it may decode at once.
+        threads: how many threads it may compute with.
+        tally: where it counts what it does.
+    """
+
+    worker: str
+    index: int
+    slots: int
+    threads: Threads
+    tally: Tally
+
+
 class WorkerChild:
     """Runs requests on one context, several at a time, each from a thread of its own."""
 
-    def __init__(
-        self, settings: WorkerSettings, model: Model, worker: str, slots: int, threads: Threads
-    ) -> None:
-        """``worker`` is the Celery node's name; ``slots`` and ``threads`` are this child's."""
-        self._settings = settings
+    def __init__(self, settings: WorkerSettings, model: Model, share: Share) -> None:
+        """Nothing is started yet."""
+        self._settings, threads, worker = settings, share.threads, share.worker
         client = connect(settings.redis_url, **REDIS_OPTIONS)
         self._store = RequestStore(client, settings.result_ttl)
         self._registry = Registry(client)
-        self._deliverer = Deliverer(self._store)
+        self._deliverer = Deliverer(self._store, partial(share.tally.observe, "append"))
         n_ctx = min(settings.n_ctx, model.n_ctx_train or settings.n_ctx)
         make_context = partial(
-            Context, model, slots=slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.work()
+            Context, model, slots=share.slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.work()
         )
         self._observers: tuple[AttemptObserver, ...] = (AttemptLog(),)
-        self._work = WorkCounter()
+        self._work = WorkCounter(share.tally)
         self._engine = Engine(make_context, self._deliverer.put, threads, self._work, self._options(threads))
         self._prompts = PromptBuilder(model, n_ctx)
         self._model = model
         name = settings.served_name or ""
-        self._card = Child(f"{worker}/{os.getpid()}", worker, os.getpid(), name, n_ctx, slots)
+        self._card = Child(
+            f"{worker}/{os.getpid()}", worker, os.getpid(), name, n_ctx, share.slots, index=share.index
+        )
         self._closing, self._leaving = Flag(), Flag()
         self._probing = Lock()
         self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
@@ -226,9 +246,7 @@ class WorkerChild:
         self._announce()
 
     def _announce(self) -> None:
-        self._registry.announce(
-            replace(self._card, busy=self._engine.num_running, work=dict(self._work.counts))
-        )
+        self._registry.announce(replace(self._card, busy=self._engine.num_running, work=self._work.counts))
 
     @staticmethod
     def _try(action: Callable[[], None]) -> None:

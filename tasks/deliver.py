@@ -54,8 +54,12 @@ class Deliverer:
     request's tokens are bounded.
     """
 
-    def __init__(self, store: RequestStore) -> None:
+    def __init__(
+        self, store: RequestStore, on_append: Callable[[float], None] = lambda _seconds: None
+    ) -> None:
+        """``on_append`` hears how long each round trip to Redis took."""
         self._store = store
+        self._on_append = on_append
         self._stop: Callable[[str], None] = lambda _key: None
         self._steps: SimpleQueue[list[Delta] | None] = SimpleQueue()
         self._runs: dict[str, Run] = {}
@@ -120,14 +124,18 @@ class Deliverer:
     def _append(self, items: list[Append]) -> list[bool]:
         failures = 0
         while True:
+            started = monotonic()
             try:
-                return self._store.append(items)
+                verdicts = self._store.append(items)
             except RedisError as error:
                 failures += 1
                 if failures == 1:
                     logger.warning("Redis is away (%s); what is generated is kept until it is back", error)
                 # Steps go on arriving meanwhile and are delivered together afterwards.
                 sleep(self._backoff.compute(failures))
+            else:
+                self._on_append(monotonic() - started)
+                return verdicts
 
     def _settle(self, pending: _Pending, item: Append, *, goes_on: bool) -> None:
         run = pending.run

@@ -16,7 +16,7 @@ from celery.concurrency.prefork import TaskPool as Prefork
 from celery.exceptions import Reject
 
 from tasks import logs
-from tasks.child import HandedBackError, WorkerChild
+from tasks.child import HandedBackError, Share, WorkerChild
 from tasks.engine.cores import CorePool
 from tasks.engine.model import Model, ModelError
 from tasks.messages import TASK_NAME
@@ -68,12 +68,19 @@ class ProcessEngine:
             if self._child is None:
                 settings: WorkerSettings = current_app.settings
                 model = self._model or self._load(settings)
-                # billiard numbers a pool's children; a replacement takes the number of the dead one.
-                threads = self._cores.member(getattr(current_process(), "index", 0))
-                child = WorkerChild(settings, model, self._worker, self._slots, threads)
+                child = WorkerChild(settings, model, self._share())
                 child.start()
                 self._model, self._child = model, child
             return self._child
+
+    def _share(self) -> Share:
+        # billiard numbers a pool's children; a replacement takes the number of the dead one.
+        index = getattr(current_process(), "index", 0)
+        tally = current_app.tallies.row(index)
+        if tally.counts(["starts"])["starts"]:
+            tally.add("restarts")
+        tally.add("starts")
+        return Share(self._worker, index, self._slots, self._cores.member(index), tally)
 
     def hand_back(self) -> None:
         """Have the child's requests continued elsewhere."""

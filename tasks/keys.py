@@ -15,6 +15,8 @@ UNACKED = PREFIX + "unacked"
 LEASES = PREFIX + "leases"
 #: Outcomes of finished requests, for whichever API process reads each first (list).
 OUTCOMES = PREFIX + "outcomes"
+#: How often requests were put back into the queue, by reason (hash), see :meth:`RequestStore.num_requeued`.
+REQUEUED = PREFIX + "requeued"
 #: Live children by the time their registration ends (sorted set).
 CHILDREN = PREFIX + "children"
 #: Name → description of every model that a worker has served (hash).

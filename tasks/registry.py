@@ -24,8 +24,9 @@ TTL_S = 7
 class Child:
     """One worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them used.
 
-    ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``work`` counts what its engine has done since
-    it was started, see :class:`tasks.engine.observer.WorkCounter`.
+    ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``index`` is the child's number, which a dead
+    one leaves to its replacement, and ``work`` counts what the engines of all that had it have done, see
+    :class:`tasks.engine.observer.WorkCounter`.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Child:
     slots: int
     busy: int = 0
     work: dict[str, int] = field(default_factory=dict)
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

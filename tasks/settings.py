@@ -97,6 +97,10 @@ class WorkerSettings(BrokerSettings):
     step_shaping: bool = Field(True, description="Measure what steps cost, and pad or split them by it.")
     oversubscribe: bool = Field(False, description="Allow more threads than cores.")
     drain_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get at shutdown.")
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="Port of this worker host's own /metrics; 0: none."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address of this worker host's /metrics.")
     lease: float = Field(
         10.0,
         ge=1,

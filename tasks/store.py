@@ -194,6 +194,11 @@ class RequestStore:
         """Requests claimed and not over, of all models."""
         return self.redis.zcard(keys.RUNNING)
 
+    def num_requeued(self) -> dict[str, int]:
+        """How often requests were put back into the queue, by reason; reasons that never were are missing."""
+        found = cast("dict[bytes, bytes]", self.redis.hgetall(keys.REQUEUED))
+        return {reason.decode(): int(number) for reason, number in found.items()}
+
     def claim_interval_s(self, model: str) -> float | None:
         """Mean seconds between a model's latest claims, the queue's drain time per place, or ``None``.
 

@@ -59,6 +59,8 @@ def _plan() -> Plan:
         read_settings(WorkerSettings),
     )
     require_free(api.host, api.port)
+    if worker.metrics_port:
+        require_free(worker.metrics_host, worker.metrics_port, "--metrics-port, or 0 for none")
     redis_url = os.environ.get("INFERENCE_REDIS_URL") or os.environ.get("REDIS_URL")
     if redis_url:
         require_reachable(redis_url)

@@ -27,14 +27,14 @@ def answers_200(url: str) -> Callable[[], bool]:
     return probe
 
 
-def require_free(host: str, port: int) -> None:
-    """Raise ``ServiceError`` unless a server can listen on ``host`` and ``port``."""
+def require_free(host: str, port: int, options: str = "--host or --port") -> None:
+    """Raise ``ServiceError``, which names the ``options``, unless a server can listen there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         raise ServiceError(
-            f"Can't listen on {host}, port {port} ({error.strerror}); pass another --host or --port."
+            f"Can't listen on {host}, port {port} ({error.strerror}); pass another {options}."
         ) from error
 
 

@@ -153,7 +153,8 @@ class Engine:
         deltas += self._prefill(step)
         self._judge(threads, step, started)
         self._sink(deltas)
-        self._observer.on_step(step, self._clock() - started)
+        num_tokens = sum(len(delta.tokens) for delta in deltas)
+        self._observer.on_step(step, num_tokens, self._clock() - started)
 
     def _judge(self, threads: int, step: Step, started: float) -> None:
         """Tell the governor how the step went."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from tasks.engine.scheduler import Step
 from tasks.engine.sequence import Ending
+from tasks.metrics import WORKER_LAYOUT
+from tasks.tally import Tally
 
 #: What is counted, see :class:`WorkCounter`.
-WORK = ("steps", "batches", "rows", "padding", "prefilled", "guessed", "right", "preemptions")
+WORK = ("steps", "batches", "rows", "padding", "prefilled", "generated", "guessed", "right", "preemptions")
 
 
 class Observer:
     """Hooks called on the engine's thread; they must return soon and never raise."""
 
-    def on_step(self, step: Step, seconds: float) -> None:
-        """A step was computed and delivered."""
+    def on_step(self, step: Step, num_tokens: int, seconds: float) -> None:
+        """A step was computed and delivered; it generated so many tokens."""
 
     def on_draft(self, guessed: int, right: int) -> None:
         """So many guessed tokens were checked, and so many of them were right."""
@@ -26,30 +28,43 @@ class Observer:
 
 
 class WorkCounter(Observer):
-    """Counts an engine's work since its start.
+    """Counts an engine's work.
 
     ``steps`` and the ``batches`` they decoded in (more than steps where splitting pays), ``rows`` decoded and
-    ``padding`` rows added, ``prefilled`` prompt tokens, tokens ``guessed`` and guessed
-    ``right``, ``preemptions``.
+    ``padding`` rows added, ``prefilled`` prompt tokens, ``generated`` tokens, tokens ``guessed`` and guessed
+    ``right``, ``preemptions``; how many sequences a step computes, and how long one takes that decodes.
+
+    Args:
+        tally: what to add to, which may hold what was counted before; default: a new one.
     """
 
-    def __init__(self) -> None:
-        self.counts = dict.fromkeys(WORK, 0)
+    def __init__(self, tally: Tally | None = None) -> None:
+        self._tally = tally or Tally(WORKER_LAYOUT)
 
-    def on_step(self, step: Step, seconds: float) -> None:
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was counted so far."""
+        return self._tally.counts(WORK)
+
+    def on_step(self, step: Step, num_tokens: int, seconds: float) -> None:
         """Add a step up."""
-        counts = self.counts
-        counts["steps"] += 1
-        counts["batches"] += len(step.decode)
-        counts["rows"] += step.num_decoded
-        counts["padding"] += sum(batch.padding for batch in step.decode)
-        counts["prefilled"] += step.num_prefilled
+        add, num_decoded = self._tally.add, step.num_decoded
+        add("steps")
+        add("generated", num_tokens)
+        if step.decode:
+            add("batches", len(step.decode))
+            add("rows", num_decoded)
+            add("padding", sum(batch.padding for batch in step.decode))
+            self._tally.observe("step", seconds)
+        if step.prefill:
+            add("prefilled", step.num_prefilled)
+        self._tally.observe("batch", num_decoded + len(step.prefill))
 
     def on_draft(self, guessed: int, right: int) -> None:
         """Add guesses up."""
-        self.counts["guessed"] += guessed
-        self.counts["right"] += right
+        self._tally.add("guessed", guessed)
+        self._tally.add("right", right)
 
     def on_preemption(self) -> None:
         """Add a preemption."""
-        self.counts["preemptions"] += 1
+        self._tally.add("preemptions")

@@ -29,6 +29,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'active', '-inf', t - tonum
       ring(string.match(r[3], '^[^\6]*'))
       -- Nobody knows why, so it counts a little: what is lost again and again must end.
       wait_again(id, r[3], message, fresh, 0.25)
+      redis.call('HINCRBY', P .. 'requeued', 'found_by_janitor', 1)
       table.insert(found, id)
     end
   end

@@ -1,6 +1,7 @@
 -- Put a reserved message back at the head of its list, once, unless its request is over.
 -- ARGV: leases, unacked hash, tag, lease (s) that must have run out or '' to take it at any age,
 -- list, message, its new tag, request id ('' if it has none), queue, how much of a death its run counts as.
+-- Counts it by reason, for the metrics.
 -- Returns 1 put back, 0 dropped because the request is over, -1 not ours to take.
 local leases, unacked, tag, lease, list, message, fresh, id, queue, charge = unpack(ARGV)
 if lease ~= '' then
@@ -13,5 +14,7 @@ local state = redis.call('HGET', record_of(id), 'state')
 if state and state ~= 'new' and state ~= 'queued' and state ~= 'running' then return 0 end
 redis.call('RPUSH', list, message)
 ring(queue)
+local lost = state == 'running' and tonumber(charge) > 0 and 'child_died' or 'handed_back'
+redis.call('HINCRBY', P .. 'requeued', lease ~= '' and 'lease_lost' or lost, 1)
 if state then wait_again(id, list, message, fresh, tonumber(charge)) end
 return 1

@@ -33,7 +33,14 @@ Tell = Callable[[str], None]
 PAUSE_S = (1.0, 4.0)
 LOOK_S = 2.0
 #: What may be left in Valkey when all results have expired.
-LASTING = ("inference:models", "inference:child", "inference:bell:", "inference:claims:", "_kombu.binding")
+LASTING = (
+    "inference:models",
+    "inference:child",
+    "inference:requeued",
+    "inference:bell:",
+    "inference:claims:",
+    "_kombu.binding",
+)
 
 
 @forms("seconds", None, "SOAK_SECONDS", 600)
