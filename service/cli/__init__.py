@@ -14,6 +14,7 @@ _COMMANDS = {
     "worker": ("service.cli.worker:worker", "Run a worker host alone."),
     "generate": ("service.cli.generate:generate", "Stream one answer in the terminal."),
     "bench": ("service.cli.bench:bench", "Measure throughput and latency under concurrent load."),
+    "doctor": ("service.cli.doctor:doctor", "Check whether it would work here, and say what to change."),
     "model": ("service.cli.model:model", "Get a model."),
 }
 

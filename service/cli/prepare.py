@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import click
 
 from service import models
 from service.cli.options import variable
+from service.native import NativeError, ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +49,10 @@ def _fetched() -> Path:
 
 
 def _inspect(path: Path) -> dict[str, Any]:
-    """In a process of its own: native code that meets a bad file must not take this one along."""
-    command = [sys.executable, "-m", "tasks.engine.inspect", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    lines = done.stderr.strip().splitlines()
-    raise click.ClickException(lines[-1] if lines else f"{path} can't be read as a model: {done.returncode}.")
+    try:
+        return ask("tasks.engine.inspect", str(path))
+    except NativeError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _fit_context(n_ctx_train: int) -> None:

@@ -165,6 +165,9 @@ class Model:
             "n_ctx_train": self._dimension("context_length"),
             "size_bytes": self.path.stat().st_size,
             "kv_bytes_per_token": self._kv_bytes_per_token(),
+            "n_vocab": self.n_vocab,
+            "n_embd": self._dimension("embedding_length"),
+            "n_ff": self._dimension("feed_forward_length"),
         }
 
     def _kv_bytes_per_token(self) -> int:
@@ -177,6 +180,21 @@ class Model:
     def _dimension(self, key: str) -> int:
         value = self.meta(f"{self.meta('general.architecture')}.{key}") or "0"
         return int(value) if value.isdecimal() else 0
+
+
+def describe_build() -> dict[str, Any]:
+    """What ``python -m tasks.engine.build`` prints."""
+    told = ll.llama_print_system_info().decode()
+    features = [name.split(":")[-1].strip() for name, _, value in _pairs(told) if value.strip() == "1"]
+    return {
+        "version": ll.__version__,
+        "features": features,
+        "has_gpu": bool(ll.llama_supports_gpu_offload()),
+    }
+
+
+def _pairs(told: str) -> Iterable[tuple[str, str, str]]:
+    return (part.partition("=") for part in told.split("|"))
 
 
 class Context:

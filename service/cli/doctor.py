@@ -1,0 +1,76 @@
+"""``inference-server doctor``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from service import models
+from service.cli.options import SettingsCommand, read_settings, settings_options, variable
+from service.cli.terminal import console
+from service.doctor.examine import examine_model, examine_place
+from service.doctor.finding import Finding, Level
+from service.settings import ApiSettings
+from service.supervisor.settings import LocalSettings
+from tasks.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from pydantic_settings import BaseSettings
+
+S = TypeVar("S", bound="BaseSettings")
+_MARKS = {Level.OK: "[green]ok[/]", Level.WARNING: "[yellow]warning[/]", Level.PROBLEM: "[red]problem[/]"}
+
+
+@click.command(cls=SettingsCommand)
+@settings_options(WorkerSettings, ApiSettings, LocalSettings)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(as_json: bool) -> None:
+    """Check whether `serve` with the same options would work here, and say what to change.
+
+    Starts nothing and loads no model. The exit code is 1 if something would not work.
+    """
+    findings = list(_examine())
+    is_fit = not any(finding.level is Level.PROBLEM for finding in findings)
+    if as_json:
+        told = {"is_fit": is_fit, "findings": [asdict(finding) for finding in findings]}
+        click.echo(json.dumps(told, indent=2))
+    else:
+        _show(findings)
+    sys.exit(0 if is_fit else 1)
+
+
+def _examine() -> Iterator[Finding]:
+    worker, api, local = _read(WorkerSettings), _read(ApiSettings), _read(LocalSettings)
+    # A setting that all share would be named by each of them.
+    yield from dict.fromkeys(found for found in (worker, api, local) if isinstance(found, Finding))
+    if not isinstance(worker, Finding):
+        chosen = os.environ.get(variable("model"))
+        yield from examine_model(Path(chosen) if chosen else models.default_model(), worker)
+    if not (isinstance(api, Finding) or isinstance(local, Finding)):
+        redis_url = os.environ.get("INFERENCE_REDIS_URL") or os.environ.get("REDIS_URL")
+        yield from examine_place(api, local, redis_url)
+
+
+def _read(cls: type[S]) -> S | Finding:
+    try:
+        return read_settings(cls)
+    except click.ClickException as error:
+        return Finding("settings", Level.PROBLEM, error.message, "Change that option or its variable.")
+
+
+def _show(findings: list[Finding]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for finding in findings:
+        advice = f"\n[bold]{escape(finding.advice)}[/]" if finding.advice else ""
+        table.add_row(_MARKS[finding.level], finding.about, escape(finding.told) + advice)
+    console().print(table)

@@ -1,0 +1,59 @@
+"""How llama.cpp was built, against what this processor can do."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+from service.doctor.finding import Finding, Level
+from service.native import NativeError, ask
+from tasks.settings import WorkerSettings
+
+#: What makes a difference, in the order of its weight: the processor's word for it, and llama.cpp's.
+_FEATURES = {
+    "avx2": "AVX2",
+    "fma": "FMA",
+    "f16c": "F16C",
+    "avx512f": "AVX512",
+    "avx512_vnni": "AVX512_VNNI",
+    "avx_vnni": "AVX_VNNI",
+    "asimd": "NEON",
+    "asimddp": "DOTPROD",
+    "i8mm": "MATMUL_INT8",
+}
+_REBUILD = (
+    "Build it for this machine: CMAKE_ARGS=-DGGML_NATIVE=ON pip install --no-cache-dir --force-reinstall "
+    "--no-deps --no-binary llama-cpp-python llama-cpp-python=={}"
+)
+
+
+def look_at_build(settings: WorkerSettings) -> Finding:
+    """Whether it uses the processor, and the GPU if that is asked for."""
+    try:
+        build = ask("tasks.engine.build")
+    except NativeError as error:
+        return Finding("llama.cpp", Level.PROBLEM, str(error), "Install again: make distclean setup")
+    told = f"llama-cpp-python {build['version']} with {', '.join(build['features'])}"
+    rebuild = _REBUILD.format(build["version"])
+    if settings.gpu_layers and not build["has_gpu"]:
+        return Finding.judge("llama.cpp", f"{told}, without a GPU", problem="Leave --gpu-layers out.")
+    missing = _missing(_flags(), build["features"])
+    lacks = f"; unused: {', '.join(missing)}" if missing else ""
+    return Finding.judge("llama.cpp", told + lacks, warning=rebuild if missing else "")
+
+
+def _missing(flags: Iterable[str], features: Iterable[str]) -> list[str]:
+    """What the processor offers and the build leaves unused."""
+    has, uses = set(flags), set(features)
+    return [theirs for ours, theirs in _FEATURES.items() if ours in has and theirs not in uses]
+
+
+def _flags() -> list[str]:
+    """The processor's features; none where the system doesn't list them."""
+    if platform.system() != "Linux":
+        return []
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            return line.partition(":")[2].split()
+    return []

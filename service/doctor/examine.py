@@ -1,0 +1,38 @@
+"""All checks, in the order of a start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.doctor.build import look_at_build
+from service.doctor.cores import look_at_cores
+from service.doctor.finding import Finding
+from service.doctor.memory import look_at_memory
+from service.doctor.model import look_at_context, read_model
+from service.doctor.place import look_at_port, look_at_state
+from service.doctor.store import look_at_embedded, look_at_store
+from service.settings import ApiSettings
+from service.supervisor.settings import LocalSettings
+from tasks.settings import WorkerSettings
+
+
+def examine_model(path: Path, settings: WorkerSettings) -> Iterator[Finding]:
+    """The model, and whether this machine can run it as ``settings`` say."""
+    facts, findings = read_model(path)
+    yield from findings
+    if facts is not None:
+        yield look_at_context(facts, settings.n_ctx)
+        yield look_at_memory(facts, settings)
+    yield from look_at_cores(settings)
+    yield look_at_build(settings)
+
+
+def examine_place(api: ApiSettings, local: LocalSettings, redis_url: str | None) -> Iterator[Finding]:
+    """What the queue and the API need. Without ``redis_url`` a Valkey is to be embedded."""
+    if redis_url is None:
+        yield look_at_embedded()
+    else:
+        yield from look_at_store(redis_url)
+    yield look_at_port(api.host, api.port)
+    yield look_at_state(local.state_dir.absolute())

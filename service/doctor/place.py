@@ -1,0 +1,44 @@
+"""Port and state folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from service.doctor.finding import Finding, Level, mib
+from service.supervisor.errors import ServiceError
+from service.supervisor.probe import answers_200, local_url, require_free
+from service.supervisor.state import locked
+
+#: Bytes that should be free for the queue's file and logs.
+ROOM = 1 << 30
+
+
+def look_at_port(host: str, port: int) -> Finding:
+    """Whether the API can listen."""
+    try:
+        require_free(host, port)
+    except ServiceError as error:
+        if answers_200(f"{local_url(host, port)}/healthz")():
+            told = f"A server answers on {host}, port {port} already, perhaps this one."
+            return Finding("port", Level.PROBLEM, told, "End it before a start, or pass another --port.")
+        return Finding("port", Level.PROBLEM, str(error), "Pass another --host or --port.")
+    return Finding("port", Level.OK, f"{host}, port {port} is free")
+
+
+def look_at_state(folder: Path) -> Finding:
+    """Whether the state folder can be written and is nobody's."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        told = f"{existing} can't be written by this user."
+        return Finding("state", Level.PROBLEM, told, "Pass another --state-dir, or change its owner.")
+    if existing == folder:
+        try:
+            with locked(folder):
+                pass
+        except ServiceError as error:
+            return Finding("state", Level.PROBLEM, str(error), "Pass another --state-dir.")
+    free = shutil.disk_usage(existing).free
+    scarce = f"The queue's file and logs want {mib(ROOM)}; make room, or pass another --state-dir."
+    return Finding.judge("state", f"{folder}: {mib(free)} free", warning=scarce if free < ROOM else "")

@@ -1,0 +1,116 @@
+"""Redis or Valkey: whether it can hold what must not be lost."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from redis import RedisError
+
+from service.doctor.finding import Finding, Level, mib
+from service.supervisor import valkey
+from service.supervisor.errors import ServiceError
+from tasks.transport import connect
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+OLDEST = (7, 0)
+#: Seconds; a longer round trip shows in every token.
+SLOW_S = 0.005
+#: Seconds by which logs and traces of different hosts may be out of step before it misleads.
+SKEW_S = 1.0
+#: Share of ``maxmemory`` in use at which it is time to do something.
+FULL = 0.8
+_TRIES = 5
+
+
+def look_at_embedded() -> Finding:
+    """The Valkey that ``serve`` starts where no other is named."""
+    try:
+        command = [str(valkey.binary()), "--version"]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (ServiceError, OSError, subprocess.CalledProcessError) as error:
+        return Finding("queue", Level.PROBLEM, f"No Valkey can be embedded: {error}", "Pass --redis-url.")
+    version = re.search(r"v=(\S+)", told)
+    return Finding("queue", Level.OK, f"embedded Valkey {version[1] if version else ''}, append-only file on")
+
+
+def look_at_store(url: str) -> Iterator[Finding]:
+    """The one at ``url``."""
+    shown = url.rpartition("@")[2]
+    try:
+        with connect(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            info = cast("dict[str, Any]", client.info())
+            yield _version(info, shown)
+            yield _role(info)
+            yield _persistence(info)
+            yield _memory(info)
+            yield from _clock(client)
+    except (RedisError, ValueError) as error:
+        yield Finding("Redis", Level.PROBLEM, f"{shown}: {error}", "Start it, or pass another --redis-url.")
+
+
+def _version(info: dict[str, Any], shown: str) -> Finding:
+    is_valkey = "valkey_version" in info
+    text = str(info["valkey_version"] if is_valkey else info["redis_version"])
+    told = f"{'Valkey' if is_valkey else 'Redis'} {text} at {shown}"
+    known = tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+    old = "" if known >= OLDEST else "Redis 7.0 is the oldest with scripts that go on at maxmemory; upgrade."
+    return Finding.judge("Redis", told, problem=old)
+
+
+def _role(info: dict[str, Any]) -> Finding:
+    mode, role = info.get("redis_mode", "standalone"), info.get("role", "master")
+    problem = ""
+    if mode == "cluster":
+        problem = "Celery has no transport for Redis Cluster; use one server, or Sentinel."
+    elif role != "master":
+        problem = "It takes no writes; pass the primary's URL, or sentinel://."
+    elif info.get("loading"):
+        problem = "It is still loading its data; wait."
+    return Finding.judge("Redis role", f"{mode}, {role}", problem=problem)
+
+
+def _persistence(info: dict[str, Any]) -> Finding:
+    is_on = bool(info.get("aof_enabled"))
+    told = f"append-only file {'on' if is_on else 'off'}"
+    if is_on and info.get("aof_last_write_status", "ok") != "ok":
+        return Finding.judge(
+            "persistence", f"{told}, its last write failed", problem="See Redis's log; disk full?"
+        )
+    off = "A restart forgets accepted requests: CONFIG SET appendonly yes, and the same in its configuration."
+    return Finding.judge("persistence", told, warning="" if is_on else off)
+
+
+def _memory(info: dict[str, Any]) -> Finding:
+    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    policy, evicted = str(info.get("maxmemory_policy", "")), int(info.get("evicted_keys", 0))
+    told = f"{mib(used)} used of {mib(limit) if limit else 'no limit'}, {policy}, {evicted} keys evicted"
+    if policy != "noeviction" and (limit or evicted):
+        advice = "It throws accepted requests away when it is full: CONFIG SET maxmemory-policy noeviction"
+        return Finding.judge("Redis memory", told, problem=advice)
+    if not limit:
+        return Finding.judge("Redis memory", told, warning="CONFIG SET maxmemory, below what the host has.")
+    full = "Raise maxmemory, or lower --result-ttl; at the limit new requests get 503 store_full."
+    return Finding.judge("Redis memory", told, warning=full if used > FULL * limit else "")
+
+
+def _clock(client: Redis) -> Iterator[Finding]:
+    round_trip, skew = min(_time(client) for _ in range(_TRIES))
+    slow = "Each token waits for it; put Redis nearer." if round_trip > SLOW_S else ""
+    yield Finding.judge("round trip", f"{round_trip * 1e3:.2f} ms", warning=slow)
+    apart = "Nothing fails, but times in logs and traces don't fit together; run NTP on both hosts."
+    told = f"{skew * 1e3:+.1f} ms between this host and Redis, within {round_trip * 5e2:.1f} ms"
+    yield Finding.judge("clock", told, warning=apart if abs(skew) > SKEW_S else "")
+
+
+def _time(client: Redis) -> tuple[float, float]:
+    """Seconds of a round trip, and by which this host is ahead."""
+    sent = time.time()
+    seconds, micros = client.time()
+    received = time.time()
+    return received - sent, (sent + received) / 2 - (seconds + micros / 1e6)
