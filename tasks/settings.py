@@ -1,7 +1,8 @@
 """Settings of the broker and the worker. One frozen object per process; ``service.settings`` extends it.
 
 Precedence: command-line options (handed on as variables), then ``INFERENCE_*`` environment variables
-(``REDIS_URL`` as everyone spells it), then the defaults, which suit the machine.
+(``REDIS_URL`` as everyone spells it), then the settings file (:mod:`tasks.settings_file`), then the defaults,
+which suit the machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from tasks.settings_file import FileBackedSettings
 
 
 def available_cores() -> int:
@@ -48,7 +51,7 @@ class Shape:
         return cls(workers, slots or max(4, -(-max(16, 2 * cores) // workers)), threads)
 
 
-class BrokerSettings(BaseSettings):
+class BrokerSettings(FileBackedSettings):
     """What the API and the workers must agree on."""
 
     model_config = SettingsConfigDict(
@@ -74,6 +77,11 @@ class BrokerSettings(BaseSettings):
     max_attempts: int = Field(
         3, ge=1, description="Deaths of its child, while it gets no further, until a request is given up."
     )
+
+    @property
+    def chosen_redis_url(self) -> str | None:
+        """``redis_url`` where somebody chose it, rather than the default."""
+        return self.redis_url or None if "redis_url" in self.model_fields_set else None
 
     @property
     def served_name(self) -> str | None:

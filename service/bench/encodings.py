@@ -18,6 +18,15 @@ def encoding_of(path: Path) -> str:
     return found[1].upper() if found else "as it is"
 
 
+def coarser(source: Path | None, among: Sequence[str] = ("Q8_0", "Q4_K_M", "Q4_0")) -> tuple[str, ...]:
+    """The encoding of ``source``, or of the default model, and those of ``among`` with fewer bits a weight.
+
+    Encoding anew adds nothing, so that a finer one than the file's would only be slower.
+    """
+    own = encoding_of(source) if source else models.DEFAULT_ENCODING
+    return (own, *(name for name in among if _bits(name) < _bits(own)))
+
+
 def encoded(source: Path | None, encoding: str, progress: models.Progress) -> Encoded:
     """``source`` as ``encoding``, or the default model without a ``source``.
 
@@ -44,3 +53,9 @@ def all_encoded(
         return tuple(encoded(source, encoding, progress) for encoding in encodings)
     path = source or models.default_model()
     return (Encoded(encoding_of(path), path),)
+
+
+def _bits(encoding: str) -> int:
+    """Bits of a weight, about; 0 of a name that doesn't tell."""
+    found = re.search(r"\d+", encoding)
+    return int(found[0]) if found else 0

@@ -14,6 +14,7 @@ _COMMANDS = {
     "worker": ("service.cli.worker:worker", "Run a worker host alone."),
     "generate": ("service.cli.generate:generate", "Stream one answer in the terminal."),
     "bench": ("service.cli.bench:bench", "Measure throughput and latency under concurrent load."),
+    "tune": ("service.cli.tune:tune", "Find the best settings for this machine, and write them down."),
     "doctor": ("service.cli.doctor:doctor", "Check whether it would work here, and say what to change."),
     "model": ("service.cli.model:model", "Get a model."),
 }

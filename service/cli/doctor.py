@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from service import models
-from service.cli.options import SettingsCommand, read_settings, settings_options, variable
+from service.cli.options import SettingsCommand, read_settings, settings_options
 from service.cli.terminal import console
 from service.doctor.examine import examine_model, examine_place
 from service.doctor.finding import Finding, Level
@@ -51,11 +49,9 @@ def _examine() -> Iterator[Finding]:
     # A setting that all share would be named by each of them.
     yield from dict.fromkeys(found for found in (worker, api, local) if isinstance(found, Finding))
     if not isinstance(worker, Finding):
-        chosen = os.environ.get(variable("model"))
-        yield from examine_model(Path(chosen) if chosen else models.default_model(), worker)
+        yield from examine_model(worker.model or models.default_model(), worker)
     if not (isinstance(api, Finding) or isinstance(local, Finding)):
-        redis_url = os.environ.get("INFERENCE_REDIS_URL") or os.environ.get("REDIS_URL")
-        yield from examine_place(api, local, redis_url)
+        yield from examine_place(api, local, api.chosen_redis_url)
 
 
 def _read(cls: type[S]) -> S | Finding:

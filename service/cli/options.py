@@ -1,14 +1,17 @@
 """Command-line options made from the settings: each field of a settings class is an option and a variable.
 
 One precedence, kept here: an option given on the command line is put into this process's environment,
-over a variable that is there; the settings are then read from the environment, here and in every child.
+over a variable that is there; the settings are then read from the environment and, where that is silent, from
+the settings file, here and in every child.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -69,13 +72,15 @@ def settings_options(
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def wrapper(**values: Any) -> Any:
+            if names:
+                _hand_on_file(values.pop("settings"))
             for name in names:
                 _hand_on(name, values.pop(name))
             return function(**values)
 
         for name in reversed(names):  # click lists the decorator applied last first
             _option(name, names[name])(wrapper)
-        return wrapper
+        return _file_option(wrapper) if names else wrapper
 
     return decorate
 
@@ -84,6 +89,9 @@ def read_settings(cls: type[S]) -> S:
     """The settings of this process. Bad ones end the command with a line that names the option."""
     from pydantic import ValidationError
 
+    from service.cli.settings_file import require_known_keys
+
+    require_known_keys()
     try:
         return cls()
     except ValidationError as error:
@@ -104,7 +112,7 @@ def _option(name: str, cls: type[BaseSettings]) -> Callable[[Function], Function
     option = click.option(
         spelled,
         cls=SettingOption,
-        envvar=["INFERENCE_REDIS_URL", "REDIS_URL"] if name == "redis_url" else variable(name),
+        envvar=_variables(name),
         show_envvar=True,
         default=None,
         help=field.description,
@@ -128,6 +136,23 @@ def _hand_on(name: str, value: object) -> None:
         os.environ["REDIS_URL"] = str(value)
 
 
+def _file_option(function: Function) -> Function:
+    return click.option(
+        "--settings",
+        envvar="INFERENCE_SETTINGS",
+        show_envvar=True,
+        metavar="FILE",
+        help="TOML file of settings, for what neither an option nor a variable says; default: "
+        "inference-server/settings.toml in XDG's configuration home, where there is one.",
+    )(function)
+
+
+def _hand_on_file(path: str | None) -> None:
+    """Absolute, because parts run elsewhere; empty stays empty, and means none."""
+    if path is not None:
+        os.environ["INFERENCE_SETTINGS"] = str(Path(path).expanduser().absolute()) if path else ""
+
+
 def _section(cls: type[BaseSettings], name: str) -> str:
     """The heading is that of the class which declares the field first."""
     owner = next(base for base in reversed(cls.__mro__) if name in getattr(base, "model_fields", {}))
@@ -145,9 +170,24 @@ def _metavar(field: FieldInfo) -> str:
 
 
 def _one_line(error: ValidationError) -> str:
+    from tasks.settings_file import settings_file
+
     first = error.errors(include_url=False)[0]
     told = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:
-        return told
+        blamed = _of_file(name.replace("-", "_") for name in re.findall(r"--([a-z-]+)", told))
+        return told + (f"; {settings_file()} sets {' and '.join(blamed)}" if blamed else "")
     name = str(first["loc"][0]).lower().removeprefix("inference_")
-    return f"--{name.replace('_', '-')}: {told[0].lower()}{told[1:]}, not {first['input']!r}"
+    where = f"{settings_file()}: {name}" if _of_file([name]) else f"--{name.replace('_', '-')}"
+    return f"{where}: {told[0].lower()}{told[1:]}, not {first['input']!r}"
+
+
+def _of_file(names: Iterable[str]) -> list[str]:
+    from service.cli.settings_file import from_file
+
+    once = list(dict.fromkeys(names))
+    return from_file(once, {name: _variables(name) for name in once})
+
+
+def _variables(name: str) -> list[str]:
+    return [variable(name), *(["REDIS_URL"] if name == "redis_url" else [])]

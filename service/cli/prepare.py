@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from service import models
-from service.cli.options import variable
+from service.cli.options import read_settings, variable
 from service.native import NativeError, ask
+
+if TYPE_CHECKING:
+    from tasks.settings import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ def prepare_model() -> ModelFile:
 
     The path becomes absolute; a context that nobody chose is cut to what the model was trained for.
     """
-    path = Path(os.environ.get(variable("model")) or _fetched()).absolute()
+    path = (_settings().model or _fetched()).absolute()
     told = _inspect(path)
     model = ModelFile(path, int(told["n_ctx_train"]), int(told["size_bytes"]))
     os.environ[variable("model")] = str(path)
@@ -56,11 +59,14 @@ def _inspect(path: Path) -> dict[str, Any]:
 
 
 def _fit_context(n_ctx_train: int) -> None:
+    settings = _settings()
+    if "n_ctx" not in settings.model_fields_set:
+        os.environ[variable("n_ctx")] = str(min(settings.n_ctx, n_ctx_train))
+    elif settings.n_ctx > n_ctx_train:
+        click.echo(f"Warning: --n-ctx is over the {n_ctx_train} that the model was trained for.", err=True)
+
+
+def _settings() -> WorkerSettings:
     from tasks.settings import WorkerSettings
 
-    name = variable("n_ctx")
-    default = WorkerSettings.model_fields["n_ctx"].default
-    if name not in os.environ:
-        os.environ[name] = str(min(default, n_ctx_train))
-    elif os.environ[name].isdigit() and int(os.environ[name]) > n_ctx_train:
-        click.echo(f"Warning: --n-ctx is over the {n_ctx_train} that the model was trained for.", err=True)
+    return read_settings(WorkerSettings)

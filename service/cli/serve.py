@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from service.cli.options import SettingsCommand, read_settings, settings_options
+from service.cli.options import SettingsCommand, read_settings, settings_options, variable
 from service.cli.prepare import prepare_model
 from service.cli.voice import voice_for
 from service.settings import ApiSettings
@@ -19,6 +19,7 @@ from service.supervisor.settings import LocalSettings
 from service.supervisor.signals import STOPPING, Signals
 from service.supervisor.valkey import require_reachable
 from tasks.settings import WorkerSettings
+from tasks.settings_file import settings_file
 
 
 @click.command(cls=SettingsCommand)
@@ -58,16 +59,18 @@ def _plan() -> Plan:
         read_settings(ApiSettings),
         read_settings(WorkerSettings),
     )
+    if file := settings_file():
+        click.echo(f"Settings from {file}")
     require_free(api.host, api.port)
     if worker.metrics_port:
         require_free(worker.metrics_host, worker.metrics_port, "--metrics-port, or 0 for none")
-    redis_url = os.environ.get("INFERENCE_REDIS_URL") or os.environ.get("REDIS_URL")
+    redis_url = worker.chosen_redis_url
     if redis_url:
         require_reachable(redis_url)
     model = prepare_model()
     return Plan(
         state=local.state_dir.absolute(),
-        env=dict(os.environ),
+        env={**os.environ, variable("log_level"): worker.log_level},
         url=local_url(api.host, api.port),
         model=str(model),
         drain_timeout_s=worker.drain_timeout,

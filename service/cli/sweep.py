@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,9 @@ import click
 
 from service.cli.client import ClientError
 from service.cli.options import read_settings
-from service.cli.terminal import console
+from service.cli.terminal import console, progress_bar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from service.bench.cases import Case, Sweep
     from service.bench.measure import Result
     from service.bench.report import Row
@@ -88,7 +85,7 @@ def _planned(options: Mapping[str, Any]) -> Sweep:
 def _results(plan: Sweep) -> Iterator[Result]:
     cases = list(plan.cases())
     total = len(cases) * sum(load.num_requests for load in plan.loads())
-    with _bar() as bar:
+    with progress_bar() as bar:
         task = bar.add_task("starting", total=total)
         for case in cases:
             yield from _measured(
@@ -108,16 +105,6 @@ def _measured(case: Case, plan: Sweep, tell: Callable[[str, int], None]) -> Iter
                 yield service.measure(load, lambda told=told: tell(told, 1))  # type: ignore[misc]
     except ClientError as error:
         raise click.ClickException(f"{case}: {error}") from error
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    # Few refreshes: the bar shares the cores with what is measured.
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), refresh_per_second=2, transient=True) as bar:
-        yield bar
 
 
 def _print_table(rows: list[Row]) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from rich.console import Console
+    from rich.progress import Progress
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -19,6 +20,16 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A bar on standard error, gone at the end, which leaves the cores to what is measured."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), refresh_per_second=2, transient=True) as bar:
+        yield bar
 
 
 @contextmanager

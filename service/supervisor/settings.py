@@ -6,10 +6,12 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from tasks.settings_file import FileBackedSettings
 
 
-class LocalSettings(BaseSettings):
+class LocalSettings(FileBackedSettings):
     """Where the service keeps its queue, its logs and its lock."""
 
     model_config = SettingsConfigDict(env_prefix="INFERENCE_", frozen=True, extra="ignore")

@@ -29,7 +29,8 @@ def clean_environment() -> dict[str, str]:
     """This environment without the settings of a service."""
     ours = ("INFERENCE_", "REDIS_URL")
     kept = ("INFERENCE_MODELS_DIR",)
-    return {name: value for name, value in os.environ.items() if name in kept or not name.startswith(ours)}
+    rest = {name: value for name, value in os.environ.items() if name in kept or not name.startswith(ours)}
+    return {**rest, "INFERENCE_SETTINGS": ""}
 
 
 def run_command(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import subprocess
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -205,6 +207,29 @@ def test_a_sweep_writes_its_table_and_plots(model_path: Path, tmp_path: Path):
     assert [row["encoding"] for row in rows] == ["Q8_0", "Q4_0"]
     assert all(row["num_failed"] == 0 and row["tokens_per_second"] > 0 < row["memory_mib"] for row in rows)
     assert (tmp_path / "tiny.Q4_0.gguf").stat().st_size < model.stat().st_size
+
+
+def test_tune_writes_a_file_that_serve_reads(start_service: Start, model_path: Path, tmp_path: Path):
+    """With a budget of nothing one setting is measured, which is then the choice."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text("queue_limit = 7\n")
+    sizes = ("--budget", "0", "--concurrency", "2", "--n-ctx", "256", "--encodings", "Q8_0")
+    done = run_command("tune", *sizes, "--model", str(model_path), "--out", str(settings))
+    assert done.returncode == 0, done.stderr
+    assert "Chosen: Q8_0" in done.stdout
+    chosen = tomllib.loads(settings.read_text())
+    assert (chosen["model"], chosen["queue_limit"]) == (str(model_path), 7)
+    served = start_service("--settings", str(settings), "--n-ctx", "256").wait_ready()
+    assert f"Settings from {settings}" in served.output.read_text()
+    assert len(served.part("celery").children()) == chosen["workers"]
+    assert re.search(r"^inference_queue_limit\S* 7\.0$", _get(served, "/metrics"), re.MULTILINE)
+    assert served.end() == 0
+
+
+def _get(served: Served, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    connection.request("GET", path)
+    return connection.getresponse().read().decode()
 
 
 @pytest.mark.parametrize("bad", [("--shapes", "two"), ("--loads", "0"), ("--url", "http://127.0.0.1:1")])

@@ -110,7 +110,9 @@ def test_a_setting_left_out_is_no_option():
     assert [parameter.name for parameter in none.params] == []
 
 
-@pytest.mark.parametrize("command", ["serve", "api", "worker", "generate", "bench", "doctor", "model"])
+@pytest.mark.parametrize(
+    "command", ["serve", "api", "worker", "generate", "bench", "tune", "doctor", "model"]
+)
 def test_every_command_has_help(command: str):
     result = CliRunner().invoke(main, [command, "--help"])
     assert result.exit_code == 0, result.output
