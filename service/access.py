@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEADER = "X-Request-Id"
-#: Asked for every few seconds by probes; their lines are of level debug.
-PROBED = ("/healthz", "/readyz", "/metrics")
+#: Asked for every few seconds by probes and dashboards; their lines are of level debug.
+PROBED = ("/healthz", "/readyz", "/metrics", "/v1/status")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 

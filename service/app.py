@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Flask
 
 from service import access, errors
-from service.routes import health, metrics, openai, openapi, requests
+from service.routes import health, metrics, openai, openapi, page, requests, status
 from service.runtime import Runtime
 
 
@@ -21,8 +21,15 @@ def create_app(runtime: Runtime) -> Flask:
         health.blueprint(runtime),
         metrics.blueprint(runtime),
         openapi.blueprint(),
+        status.blueprint(runtime),
+        page.blueprint(),
     ):
         app.register_blueprint(routes)
     access.register(app)
-    errors.register(app, runtime.metrics.refused)
+
+    def on_refused(error: errors.ApiError) -> None:
+        runtime.metrics.refused(error)
+        runtime.refusals.add(error.code)
+
+    errors.register(app, on_refused)
     return app

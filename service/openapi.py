@@ -8,6 +8,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from service.schemas import ChatBody, CompletionBody
+from service.status_schema import STATUS
 
 _REF = "#/components/schemas/{model}"
 
@@ -35,13 +36,18 @@ def document() -> dict[str, Any]:
                 "get": _operation("Stream a request's answer", {"200": _STREAM}, [_LAST_EVENT_ID]),
             },
             "/v1/models": {"get": _operation("List the models", {"200": _json("OpenAI's list")})},
+            "/v1/status": {
+                "get": _operation("Look at the whole service", {"200": _json("All of it now", "Status")})
+            },
             "/healthz": {"get": _operation("Whether the process lives", {"200": _json("It does")})},
             "/readyz": {"get": _operation("Whether a worker holds a model", {"200": _json("One does")})},
             "/metrics": {
                 "get": _operation("Figures for Prometheus", {"200": {"description": "Text format"}})
             },
         },
-        "components": {"schemas": {**definitions["$defs"], "Request": _REQUEST, "Error": _ERROR}},
+        "components": {
+            "schemas": {**definitions["$defs"], "Request": _REQUEST, "Status": STATUS, "Error": _ERROR}
+        },
     }
 
 

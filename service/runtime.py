@@ -21,6 +21,7 @@ from tasks.celery import create_app as create_celery
 from tasks.janitor import Janitor
 from tasks.queue import RequestQueue
 from tasks.registry import Registry
+from tasks.status import Refusals, StatusReader
 from tasks.store import RequestStore
 from tasks.transport import connect
 
@@ -46,6 +47,8 @@ class Runtime:
     jobs: Jobs
     catalog: Catalog
     metrics: Metrics
+    status: StatusReader
+    refusals: Refusals
     loops: tuple[Loop, ...]
     draining: threading.Event = field(default_factory=threading.Event)
 
@@ -77,19 +80,22 @@ def build(settings: ApiSettings) -> Runtime:
     catalog = Catalog(registry, settings.served_name)
     metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
 
-    janitor = Janitor(redis)
+    janitor, refusals = Janitor(redis), Refusals(redis)
 
     def keep_house() -> None:
         catalog.refresh()
         metrics.expect(catalog.names)
         store.expire_due()
         janitor.tidy()
+        refusals.flush()
 
     return Runtime(
         settings=settings,
         jobs=Jobs(store, queue, subscriber, places, settings.queue_timeout),
         catalog=catalog,
         metrics=metrics,
+        status=StatusReader(redis),
+        refusals=refusals,
         loops=(
             Loop("housekeeping", keep_house, HOUSEKEEPING_S),
             Loop("ping", Pinger(redis, metrics.pinged).step, PING_S),

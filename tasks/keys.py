@@ -17,6 +17,10 @@ LEASES = PREFIX + "leases"
 OUTCOMES = PREFIX + "outcomes"
 #: How often requests were put back into the queue, by reason (hash), see :meth:`RequestStore.num_requeued`.
 REQUEUED = PREFIX + "requeued"
+#: Counts since the store began (hash): finished requests by state, ``generated_tokens``, ``refused:CODE``.
+TOTALS = PREFIX + "totals"
+#: The latest finished requests, newest first, without their texts (list).
+RECENT = PREFIX + "recent"
 #: Live children by the time their registration ends (sorted set).
 CHILDREN = PREFIX + "children"
 #: Name → description of every model that a worker has served (hash).

@@ -229,10 +229,11 @@ class Event:
         """From the decoded JSON of :meth:`to_json`."""
         end = raw.get("end")
         # Lua's cjson writes an empty array as an empty object.
-        return cls(raw["s"], raw["t"], tuple(raw["k"] or ()), None if end is None else _end(end))
+        return cls(raw["s"], raw["t"], tuple(raw["k"] or ()), None if end is None else end_from_dict(end))
 
 
-def _end(raw: dict[str, Any]) -> End:
+def end_from_dict(raw: dict[str, Any]) -> End:
+    """An end from the decoded JSON that an event or an outcome carries it in."""
     error = raw.get("error")
     reason = raw.get("finish_reason")
     return End(
@@ -266,7 +267,7 @@ class Outcome:
     def from_json(cls, text: str | bytes) -> Self:
         """From what ``tasks/scripts`` push to the outcomes list."""
         raw = json.loads(text)
-        end = _end(raw["end"])
+        end = end_from_dict(raw["end"])
         return cls(
             id=raw["id"],
             model=raw["model"],

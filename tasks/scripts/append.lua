@@ -5,11 +5,12 @@
 -- Returns for each request 1 (go on) or 0 (stop: it runs or waits elsewhere, or is over).
 -- The word tells two attempts of one number apart, and a number that leaves a gap stops its attempt: both happen when
 -- Redis comes back without its last second.
-local ttl, verdicts, posts = ARGV[1], {}, {}
+local ttl, verdicts, posts, generated = ARGV[1], {}, {}, 0
 
 local function write(key, r, id, seq, body, num_tokens, prompt_tokens, end_json, itl_json)
   collect(posts, r[3], id, log_event(id, seq, body, end_json))
   redis.call('HINCRBY', key, 'tokens', num_tokens)
+  generated = generated + num_tokens
   if not r[5] and num_tokens > 0 then redis.call('HSET', key, 'first', string.format('%.6f', now())) end
   if prompt_tokens ~= '' then redis.call('HSET', key, 'prompt_tokens', prompt_tokens) end
   if end_json ~= '' then settle(id, cjson.decode(end_json).state, end_json, itl_json, ttl) end
@@ -34,5 +35,6 @@ for i = 2, #ARGV, 9 do
     table.insert(verdicts, 1)
   end
 end
+if generated > 0 then redis.call('HINCRBY', P .. 'totals', 'generated_tokens', generated) end
 publish(posts)
 return verdicts

@@ -65,10 +65,19 @@ local function keep_name(id, name, ttl)
   if tonumber(ttl) > 0 then redis.call('EXPIRE', name, ttl) else redis.call('DEL', name) end
 end
 
+-- Keep a finished request for the dashboards. r: the record's created, model, name, child.
+local function remember(id, r, state, end_json, t)
+  redis.call('HINCRBY', P .. 'totals', state, 1)
+  redis.call('LPUSH', P .. 'recent', '{"id":"' .. id .. '","model":' .. cjson.encode(r[2]) .. ',"child":'
+    .. cjson.encode(r[4] or cjson.null) .. ',"created":' .. r[1] .. ',"finished":' .. string.format('%.6f', t)
+    .. ',"end":' .. end_json .. '}')
+  redis.call('LTRIM', P .. 'recent', 0, 99)
+end
+
 -- Book a request as finished: state, time to live, indexes, and the outcome for the metrics.
 local function settle(id, state, end_json, itl_json, ttl)
   local key, t = record_of(id), now()
-  local r = redis.call('HMGET', key, 'created', 'model', 'name')
+  local r = redis.call('HMGET', key, 'created', 'model', 'name', 'child')
   redis.call('HSET', key, 'state', state, 'finished', string.format('%.6f', t))
   redis.call('HDEL', key, 'message', 'list', 'tag')
   redis.call('EXPIRE', key, ttl)
@@ -83,6 +92,7 @@ local function settle(id, state, end_json, itl_json, ttl)
     '{"id":"' .. id .. '","model":' .. cjson.encode(r[2]) .. ',"e2e_ms":' .. string.format('%.3f', e2e)
     .. ',"end":' .. end_json .. ',"itl_ms":' .. (itl_json ~= '' and itl_json or '[]') .. '}')
   redis.call('LTRIM', P .. 'outcomes', 0, 9999)
+  remember(id, r, state, end_json, t)
 end
 
 -- End a request from outside its worker, with an error.

@@ -1,0 +1,59 @@
+"""``/``: the page with the playground and the dashboard. It needs no key; what it asks the API for does."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+from werkzeug.exceptions import NotFound
+
+from service.assets import Asset, Assets
+
+#: Nothing but this server's own files runs, is loaded or is asked; nothing may frame the page.
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        # Only the sanitizer makes HTML of a text.
+        "require-trusted-types-for 'script'",
+        "trusted-types dompurify",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+
+def blueprint() -> Blueprint:
+    """The page and its files."""
+    routes = Blueprint("page", __name__)
+    assets = Assets.read()
+
+    @routes.get("/")
+    def index() -> Response:
+        return _sent(assets.index, "no-cache")
+
+    @routes.get("/assets/<digest>/<path:name>")
+    def file(digest: str, name: str) -> Response:
+        if name not in assets.files:
+            raise NotFound
+        # While servers are replaced, one release may be asked for another's files.
+        return _sent(assets.files[name], _FOR_EVER if digest == assets.digest else "no-store")
+
+    return routes
+
+
+def _sent(asset: Asset, cache_control: str) -> Response:
+    response = Response(asset.content, content_type=asset.content_type, headers=_HEADERS)
+    response.headers["Cache-Control"] = cache_control
+    response.add_etag()
+    response.make_conditional(request)
+    return response

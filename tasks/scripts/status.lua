@@ -1,0 +1,18 @@
+-- Everything that a dashboard shows, at one moment. ARGV: the suffixes of a queue's lists by priority.
+-- Returns {time, models (name, JSON, ...), waiting per model, children's JSON, {model, child} of each running
+-- request, totals (name, count, ...), recent requests' JSON}.
+local models = redis.call('HGETALL', P .. 'models')
+local waiting, children, running = {}, {}, {}
+for i = 1, #models, 2 do
+  local n = 0
+  for _, suffix in ipairs(ARGV) do n = n + redis.call('LLEN', P:sub(1, -2) .. '.' .. models[i] .. suffix) end
+  table.insert(waiting, n)
+end
+for _, id in ipairs(redis.call('ZRANGE', P .. 'children', 0, -1)) do
+  table.insert(children, redis.call('GET', P .. 'child:' .. id) or nil)
+end
+for _, id in ipairs(redis.call('ZRANGE', P .. 'running', 0, -1)) do
+  table.insert(running, redis.call('HMGET', record_of(id), 'model', 'child'))
+end
+return { string.format('%.3f', now()), models, waiting, children, running, redis.call('HGETALL', P .. 'totals'),
+  redis.call('LRANGE', P .. 'recent', 0, -1) }
