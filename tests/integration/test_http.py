@@ -406,7 +406,7 @@ def test_bad_bodies(api: Api, body: bytes, status: int, param: str | None) -> No
         ("POST", "/v1/completions", {"Prefer": "wait=soon"}, 400),
         ("GET", "/v1/completions", {}, 405),
         ("DELETE", "/v1/models", {}, 405),
-        ("GET", "/", {}, 404),
+        ("GET", "/nothing", {}, 404),
         ("GET", "//v1//models", {}, 404),
         ("GET", "/v1/models/", {}, 404),
         ("GET", "/v1/models/nobody", {}, 404),
