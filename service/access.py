@@ -75,16 +75,26 @@ class Exchange:
         if self.model is not None and not error.was_accepted:
             self.outcome = "refused"
 
+    @property
+    def end(self) -> End | None:
+        """The generation's end, if it came."""
+        return None if self.listener is None else self.listener.end
+
+    @property
+    def told_outcome(self) -> str | None:
+        """The generation's, unless the answer was cut short before."""
+        if self.end is not None:
+            return self.end.state.value
+        return self.outcome or (None if self.listener is None else "cut")
+
     def fields(self) -> dict[str, Any]:
         """What is worth saying, times in milliseconds."""
-        end = None if self.listener is None else self.listener.end
-        outcome = self.outcome or ("cut" if self.listener is not None else None)
         told = {
             "id": self.id,
             "model": self.model,
-            "outcome": outcome if end is None else end.state.value,
+            "outcome": self.told_outcome,
             "error": self.error,
-            **({} if end is None else _cost(end)),
+            **({} if self.end is None else _cost(self.end)),
             "e2e_ms": round((time.monotonic() - self.started) * 1e3, 1),
             "prompt": self.prompt,
         }

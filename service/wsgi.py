@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
-from service import runtime
+from service import runtime, tracing
 from service.app import create_app
 from service.settings import api_settings
 
@@ -17,4 +17,6 @@ def build() -> Flask:
     global current  # noqa: PLW0603 - gunicorn's signal handler has no other way to the application
     current = runtime.build(api_settings())
     current.start()
-    return create_app(current)
+    app = create_app(current)
+    tracing.instrument(app, current.settings)
+    return app

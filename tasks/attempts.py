@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tasks import tracing
 from tasks.run import Run
+
+if TYPE_CHECKING:
+    from tasks.settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +20,9 @@ class AttemptObserver:
 
     def on_over(self, run: Run) -> None:
         """An attempt is over, whatever became of the request."""
+
+    def on_close(self) -> None:
+        """The child ends."""
 
 
 class AttemptLog(AttemptObserver):
@@ -33,6 +40,15 @@ class AttemptLog(AttemptObserver):
             "attempt_ms": round((monotonic() - run.claimed_at) * 1e3, 1),
         }
         logger.info("attempt", extra={name: value for name, value in told.items() if value is not None})
+
+
+def attempt_observers(settings: BrokerSettings) -> tuple[AttemptObserver, ...]:
+    """Those of a worker child. To be made in the child: the one that makes traces starts a thread."""
+    if not tracing.is_wanted(settings):
+        return (AttemptLog(),)
+    from tasks.spans import AttemptSpans
+
+    return AttemptLog(), AttemptSpans.start(settings)
 
 
 def outcome(run: Run) -> str:

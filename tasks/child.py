@@ -17,7 +17,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from tasks.attempts import AttemptLog, AttemptObserver
+from tasks.attempts import attempt_observers
 from tasks.deliver import Deliverer
 from tasks.engine.cores import Threads
 from tasks.engine.engine import Engine, EngineOptions
@@ -87,7 +87,7 @@ class WorkerChild:
         make_context = partial(
             Context, model, slots=share.slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.work()
         )
-        self._observers: tuple[AttemptObserver, ...] = (AttemptLog(),)
+        self._observers = attempt_observers(settings)
         self._work = WorkCounter(share.tally)
         self._engine = Engine(make_context, self._deliverer.put, threads, self._work, self._options(threads))
         self._prompts = PromptBuilder(model, n_ctx)
@@ -127,6 +127,8 @@ class WorkerChild:
         self._closing.set()
         self.hand_back()
         self._heart.join()
+        for observer in self._observers:
+            observer.on_close()
 
     def hand_back(self) -> None:
         """Stop generating, deliver what there is, and end every :meth:`run` with ``HandedBackError``."""

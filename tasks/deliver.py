@@ -145,7 +145,7 @@ class Deliverer:
         if not goes_on:
             self._stop(run.key)
         if goes_on:
-            run.end = item.end
+            run.end, run.ending = item.end, pending.ending
         if not goes_on or item.end is not None:
             del self._runs[run.key]
             run.stop()

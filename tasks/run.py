@@ -17,7 +17,8 @@ class Run:
 
     ``seq`` is the last event's number. ``proven`` is set once the run has delivered something, or is over;
     ``over`` when nothing more is to be delivered, because of the end or, ``is_handed_back``, to be
-    continued elsewhere. ``end`` is the request's, if this run came to it.
+    continued elsewhere. ``end`` is the request's, if this run came to it,
+    and ``ending`` the engine's account.
     """
 
     claim: Claim
@@ -30,6 +31,7 @@ class Run:
     over: Flag = field(default_factory=Flag)
     is_handed_back: bool = False
     end: End | None = None
+    ending: Ending | None = None
 
     @property
     def id(self) -> str:

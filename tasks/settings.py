@@ -74,6 +74,13 @@ class BrokerSettings(FileBackedSettings):
     )
     log_format: Literal["text", "json"] = Field("text", description="Form of the log: text or json.")
     log_prompts: bool = Field(False, description="Log the text of prompts too.")
+    otlp_endpoint: str | None = Field(
+        None,
+        validation_alias=AliasChoices(
+            "otlp_endpoint", "INFERENCE_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
+        ),
+        description="Where to send traces, for example http://127.0.0.1:4318; default: nowhere.",
+    )
     max_attempts: int = Field(
         3, ge=1, description="Deaths of its child, while it gets no further, until a request is given up."
     )

@@ -31,6 +31,8 @@ _SECTIONS = {
     "ApiSettings": "API",
     "LocalSettings": "This machine",
 }
+#: Variables that other programs know a setting by, which count for us, too.
+_USUAL = {"redis_url": ("REDIS_URL",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}
 _METAVARS = {"int": "INTEGER", "float": "NUMBER", "Path": "PATH"}
 
 
@@ -132,8 +134,8 @@ def _hand_on(name: str, value: object) -> None:
     if value is None:
         return
     os.environ[variable(name)] = str(value)
-    if name == "redis_url":
-        os.environ["REDIS_URL"] = str(value)
+    for usual in _USUAL.get(name, ()):
+        os.environ[usual] = str(value)
 
 
 def _file_option(function: Function) -> Function:
@@ -190,4 +192,4 @@ def _of_file(names: Iterable[str]) -> list[str]:
 
 
 def _variables(name: str) -> list[str]:
-    return [variable(name), *(["REDIS_URL"] if name == "redis_url" else [])]
+    return [variable(name), *_USUAL.get(name, ())]

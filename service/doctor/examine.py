@@ -10,7 +10,7 @@ from service.doctor.cores import look_at_cores
 from service.doctor.finding import Finding
 from service.doctor.memory import look_at_memory
 from service.doctor.model import look_at_context, read_model
-from service.doctor.place import look_at_port, look_at_state
+from service.doctor.place import look_at_port, look_at_state, look_at_traces
 from service.doctor.store import look_at_embedded, look_at_store
 from service.settings import ApiSettings
 from service.supervisor.settings import LocalSettings
@@ -36,3 +36,5 @@ def examine_place(api: ApiSettings, local: LocalSettings, redis_url: str | None)
         yield from look_at_store(redis_url)
     yield look_at_port(api.host, api.port)
     yield look_at_state(local.state_dir.absolute())
+    if api.otlp_endpoint:
+        yield look_at_traces(api.otlp_endpoint)

@@ -1,10 +1,13 @@
-"""Port and state folder."""
+"""Port, state folder, and where traces go."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from service.doctor.finding import Finding, Level, mib
 from service.supervisor.errors import ServiceError
@@ -25,6 +28,21 @@ def look_at_port(host: str, port: int) -> Finding:
             return Finding("port", Level.PROBLEM, told, "End it before a start, or pass another --port.")
         return Finding("port", Level.PROBLEM, str(error), "Pass another --host or --port.")
     return Finding("port", Level.OK, f"{host}, port {port} is free")
+
+
+def look_at_traces(endpoint: str) -> Finding:
+    """Whether traces can be made and somebody takes them; requests are answered either way."""
+    if find_spec("opentelemetry") is None:
+        advice = "pip install 'concurrent-inference-server[tracing]', or leave --otlp-endpoint out."
+        return Finding("traces", Level.WARNING, "OpenTelemetry is not installed.", advice)
+    place = urlsplit(endpoint)
+    try:
+        address = (place.hostname or "", place.port or (443 if place.scheme == "https" else 80))
+        socket.create_connection(address, timeout=2).close()
+    except (OSError, ValueError) as error:
+        advice = "Start a collector that takes OTLP over HTTP there, or leave --otlp-endpoint out."
+        return Finding("traces", Level.WARNING, f"Nobody takes traces at {endpoint}: {error}", advice)
+    return Finding("traces", Level.OK, f"sent to {endpoint}")
 
 
 def look_at_state(folder: Path) -> Finding:

@@ -51,7 +51,7 @@ def run_command(
 class Served:
     """``inference-server serve`` with a state folder of its own; ``options`` are added to its command."""
 
-    def __init__(self, state: Path, *options: str, port: int | None = None) -> None:
+    def __init__(self, state: Path, *options: str, port: int | None = None, **variables: str) -> None:
         self.state = state
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -62,7 +62,7 @@ class Served:
                 [*COMMAND, "serve", "--state-dir", str(state), "--port", str(self.port), *options],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=clean_environment(),
+                env={**clean_environment(), **variables},
                 start_new_session=True,
             )
 

@@ -1,0 +1,20 @@
+"""Traces of HTTP requests, if an OTLP endpoint is set; without one none of it is imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tasks.tracing import is_wanted
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from service.settings import ApiSettings
+
+
+def instrument(app: Flask, settings: ApiSettings) -> None:
+    """Trace ``app``. To be called in the process that serves, since it starts a thread."""
+    if is_wanted(settings):
+        from service import spans
+
+        spans.instrument(app, settings)
