@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEADER = "X-Request-Id"
-#: Asked for every few seconds by probes and dashboards; their lines are of level debug.
-PROBED = ("/healthz", "/readyz", "/metrics", "/v1/status")
+#: Asked for every few seconds by probes and dashboards, or the page's files; their lines are of level debug.
+PROBED = ("/healthz", "/readyz", "/metrics", "/v1/status", "/assets/")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -127,7 +127,7 @@ def register(app: Flask) -> None:
 
 def _write(exchange: Exchange, about: dict[str, Any]) -> None:
     level = logging.WARNING if about["status"] >= 500 else logging.INFO
-    if about["path"] in PROBED:
+    if about["path"].startswith(PROBED):
         level = logging.DEBUG
     if log.isEnabledFor(level):
         log.log(level, "request", extra={**about, **exchange.fields()})

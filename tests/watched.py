@@ -80,6 +80,10 @@ class Watched:
         """Go to a view by its tab."""
         self.page.get_by_role("link", name=view).click()
 
+    def tile(self, name: str) -> Locator:
+        """The dashboard's figure of that name."""
+        return self.page.locator(".tile", has=self.page.get_by_text(name, exact=True)).locator("dd")
+
     def grave(self) -> list[str]:
         """What axe-core finds that keeps people out."""
         found = Axe().run(self.page).response["violations"]

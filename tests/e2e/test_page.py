@@ -113,6 +113,11 @@ def test_a_full_queue_is_said(visit: Visit, served: Served) -> None:
     alert = visited.answer.get_by_role("alert")
     expect(alert).to_contain_text("The queue is full: 2 requests wait and 2 may.")
     expect(alert).to_contain_text("A place is likely free in")
+    visited.show("Dashboard")
+    expect(visited.tile("Waiting")).to_have_text("2 of 2")
+    expect(visited.tile("Slots busy")).to_have_text("2 of 2")
+    expect(visited.tile("Refused")).to_contain_text("queue_full")
+    visited.show("Playground")
     for location in held:
         httpx.delete(served.url + location)
     visited.page.get_by_role("button", name="Regenerate").click()
@@ -121,11 +126,15 @@ def test_a_full_queue_is_said(visit: Visit, served: Served) -> None:
 
 def test_a_stream_goes_on_when_its_child_dies(visit: Visit, served: Served) -> None:
     visited = visit(served.url)
+    workers = visited.page.get_by_role("region", name="Workers")
+    [child] = status(served)["children"]
+    visited.show("Dashboard")
+    expect(workers.get_by_text(f"child {child['pid']}")).to_be_visible()
+    visited.show("Playground")
     go_on_and_on(visited)
     visited.set(max_tokens="120")
     visited.send("Count.")
     before = visited.wait_text(20)
-    [child] = status(served)["children"]
     os.kill(child["pid"], signal.SIGKILL)
     told = visited.wait_timings()
     assert "120 tokens" in told
@@ -133,6 +142,13 @@ def test_a_stream_goes_on_when_its_child_dies(visit: Visit, served: Served) -> N
     assert visited.wait_text().startswith(before[:20])
     [latest, *_] = status(served)["recent"]
     assert (latest["attempts"], latest["generated_tokens"]) == (2, 120)
+    visited.show("Dashboard")
+    expect(workers.locator(".gone")).to_contain_text(f"child {child['pid']}")
+    expect(workers.locator(".child:not(.gone)")).to_contain_text("0 of 2 slots busy")
+    row = visited.page.locator("tbody tr").first
+    expect(row).to_contain_text("succeeded120")
+    told = row.get_by_role("img").get_attribute("aria-label") or ""
+    assert re.fullmatch(r"queue .*, other .*, prefill .*, decode .*", told)
 
 
 def test_a_key_is_asked_for_and_used(visit: Visit, served: Served) -> None:
@@ -165,6 +181,9 @@ def test_light_and_dark(visit: Visit, served: Served, scheme: Any) -> None:
     visited.wait_timings()
     assert (luminance(visited) < 0.5) == (scheme == "dark")
     assert visited.grave() == []
+    visited.show("Dashboard")
+    expect(visited.page.locator("tbody tr")).not_to_have_count(0)
+    assert visited.grave() == []
     visited.page.get_by_role("button", name="Theme").click()
     assert luminance(visited) > 0.5
     visited.page.get_by_role("button", name="Theme").click()
@@ -188,6 +207,10 @@ def test_a_phone(visit: Visit, served: Served) -> None:
     assert not visited.is_too_wide()
     expect(page.get_by_role("button", name="Send")).to_be_in_viewport(ratio=1)
     expect(visited.answer).to_be_in_viewport()
+    assert visited.grave() == []
+    visited.show("Dashboard")
+    expect(page.locator("tbody tr")).not_to_have_count(0)
+    assert not visited.is_too_wide()
     assert visited.grave() == []
 
 

@@ -49,30 +49,44 @@ export class LiveMarkdown {
     if (text === this.text) return;
     if (!text.startsWith(this.text)) this.reset();
     this.text = text;
-    const source = text.slice(this.done).replaceAll("\r", " ");
-    const tokens = markdown.parse(source, this.env);
-    work.characters += source.length;
-    const last = lastBlock(tokens);
-    if (last > 0) {
-      this.settled.append(this.nodes(tokens.slice(0, last)));
-      this.done += offsetOfLine(source, tokens[last].map[0]);
-    }
-    this.tail.replaceChildren(this.nodes(tokens.slice(last)));
+    if (!this.showRest()) this.showRest();
   }
 
-  nodes(tokens) {
-    work.renders += 1;
-    return DOMPurify.sanitize(markdown.renderer.render(tokens, markdown.options, this.env), SAFE);
+  /** Show what isn't settled; false when some of it has just been, so that there is less now. */
+  showRest() {
+    const rest = this.text.slice(this.done).replaceAll("\r", " ");
+    const env = copied(this.env);
+    const tokens = parse(rest, env);
+    const offset = startOfLastBlock(tokens, rest);
+    if (offset === 0) {
+      this.tail.replaceChildren(nodes(tokens, env));
+      return true;
+    }
+    this.settled.append(nodes(parse(rest.slice(0, offset), this.env), this.env));
+    this.done += offset;
+    return false;
   }
 }
 
+function nodes(tokens, env) {
+  work.renders += 1;
+  return DOMPurify.sanitize(markdown.renderer.render(tokens, markdown.options, env), SAFE);
+}
+
+function parse(source, env) {
+  work.characters += source.length;
+  return markdown.parse(source, env);
+}
+
+// A link's definition may be half there: only what is settled may be kept.
+function copied(env) {
+  return { ...env, references: { ...env.references } };
+}
+
 // More text can change the last top-level block, never those before it.
-function lastBlock(tokens) {
-  for (let index = tokens.length - 1; index > 0; index -= 1) {
-    const { level, nesting, map } = tokens[index];
-    if (level === 0 && nesting >= 0 && map) return index;
-  }
-  return 0;
+function startOfLastBlock(tokens, source) {
+  const blocks = tokens.filter(({ level, nesting, map }) => level === 0 && nesting >= 0 && map);
+  return blocks.length > 1 ? offsetOfLine(source, blocks.at(-1).map[0]) : 0;
 }
 
 function offsetOfLine(text, line) {
