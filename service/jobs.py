@@ -127,7 +127,7 @@ class Jobs:
     def fetch(self, request_id: str) -> Record:
         """The request's record. Raises ``ApiError`` 404 when there is none."""
         record = self.store.fetch(request_id) if _ID.fullmatch(request_id) else None
-        if record is None or record.state is State.NEW:
+        if record is None:
             raise unknown_request(request_id[:80])
         return record
 

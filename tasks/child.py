@@ -29,7 +29,7 @@ from tasks.engine.sequence import Job
 from tasks.messages import ErrorCode, Failure
 from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
 from tasks.run import Run
-from tasks.store import Append, Claim, RequestStore
+from tasks.store import Append, Claim, RequestStore, SuspectError
 from tasks.tally import Tally
 from tasks.transport import connect
 
@@ -142,15 +142,15 @@ class WorkerChild:
         Raises:
             HandedBackError: this child is leaving, and the request is not over.
         """
-        if self._is_suspect(request_id):
+        try:
+            run = self._begin(request_id, max(1, self._settings.max_attempts - 1))
+        except SuspectError:
             # It may be what kills its children, or has merely shared one with that. Alone with those that
             # have got somewhere, only the culprit dies once more without getting any further.
             with self._probing:
                 run = self._begin(request_id)
                 if run is not None:
                     run.proven.wait()
-        else:
-            run = self._begin(request_id)
         if run is None:
             return
         run.over.wait()
@@ -158,14 +158,14 @@ class WorkerChild:
         if run.is_handed_back:
             raise HandedBackError(request_id)
 
-    def _is_suspect(self, request_id: str) -> bool:
-        deaths = self._insist(partial(self._store.deaths, request_id))
-        return deaths >= max(1, self._settings.max_attempts - 1)
+    def _begin(self, request_id: str, suspect_from: float | None = None) -> Run | None:
+        """Claim a request and have it generated; ``None`` when there is nothing (more) to do.
 
-    def _begin(self, request_id: str) -> Run | None:
-        """Claim a request and have it generated; ``None`` when there is nothing (more) to do."""
-        attempt = partial(self._store.claim, request_id, self._card.id, self._settings.max_attempts)
-        claim = self._insist(attempt)
+        Raises:
+            SuspectError: it has ``suspect_from`` deaths.
+        """
+        limit = self._settings.max_attempts
+        claim = self._insist(partial(self._store.claim, request_id, self._card.id, limit, suspect_from))
         run = None if claim is None else Run(claim, claim.seq)
         return run if run is not None and self._is_started(run) else None
 

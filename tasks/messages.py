@@ -22,13 +22,12 @@ def queue_name(model: str) -> str:
 
 
 class State(StrEnum):
-    """Where a request is. ``NEW`` is a record whose message has not been accepted by the queue yet.
+    """Where a request is.
 
-    ``NEW → QUEUED ⇄ RUNNING → SUCCEEDED | FAILED | CANCELLED``; ``QUEUED → EXPIRED | CANCELLED | FAILED``.
+    ``QUEUED ⇄ RUNNING → SUCCEEDED | FAILED | CANCELLED``; ``QUEUED → EXPIRED | CANCELLED | FAILED``.
     What was put back for another attempt is ``QUEUED`` again.
     """
 
-    NEW = "new"
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -39,7 +38,7 @@ class State(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether nothing can happen to the request any more."""
-        return self not in (State.NEW, State.QUEUED, State.RUNNING)
+        return self not in (State.QUEUED, State.RUNNING)
 
 
 class Priority(StrEnum):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, cast
 
 from celery import Celery
 
 from tasks.affinity import HEADER, prefixes
-from tasks.messages import TASK_NAME, GenerateRequest, State, queue_name
-from tasks.store import Admission, Key, RequestStore
-from tasks.transport import QueueFull, RecordGone
+from tasks.messages import TASK_NAME, GenerateRequest, queue_name
+from tasks.store import Admission, Key, RequestStore, Submission
+from tasks.transport import SUBMISSION, QueueFull
 
 __all__ = ["QueueFull", "RequestQueue"]
 
@@ -56,19 +55,9 @@ class RequestQueue:
             redis.RedisError: likewise.
             kombu.exceptions.LimitExceeded: no connection was free for :data:`ACQUIRE_TIMEOUT_S` seconds.
         """
-        while True:
-            admission = self._store.create(request, watch, queue_timeout_s, key)
-            if admission.state is not State.NEW:
-                return admission
-            try:
-                self._publish(replace(request, id=admission.id))
-            except RecordGone:  # whoever wrote it was refused, and we were about to push it too
-                continue
-            except QueueFull:
-                if admission.is_new:
-                    self._store.forget(admission.id)
-                raise
-            return admission
+        submission = Submission(request, watch, queue_timeout_s, key)
+        self._publish(submission)
+        return submission.admission()
 
     def waiting(self, model: str) -> int:
         """Requests of a model that wait for a slot."""
@@ -82,18 +71,19 @@ class RequestQueue:
         interval = self._store.claim_interval_s(model)
         return max(1, min(MAX_RETRY_AFTER_S, math.ceil(interval or 1.0)))
 
-    def _publish(self, request: GenerateRequest) -> None:
+    def _publish(self, submission: Submission) -> None:
         refusal = None
         with self._app.producer_pool.acquire(block=True, timeout=ACQUIRE_TIMEOUT_S) as producer:
             try:
-                self._send(request, producer)
-            except (QueueFull, RecordGone) as exc:
+                self._send(submission, producer)
+            except QueueFull as full:
                 # Kept from leaving the block, which would close a connection that has no fault.
-                refusal = exc
+                refusal = full
         if refusal is not None:
             raise refusal
 
-    def _send(self, request: GenerateRequest, producer: Any) -> None:
+    def _send(self, submission: Submission, producer: Any) -> None:
+        request = submission.request
         self._app.send_task(
             TASK_NAME,
             args=[request.id],
@@ -102,6 +92,17 @@ class RequestQueue:
             declare=[],  # the queue is a list of this name; there is nothing to declare
             priority=request.priority.celery,
             ignore_result=True,
-            headers={HEADER: prefixes(request)},
+            # Celery's own would build a result backend anew in each greenlet, for a millisecond.
+            result_cls=_NoResult,
+            headers={HEADER: prefixes(request), SUBMISSION: submission},
             producer=producer,
         )
+
+
+class _NoResult:
+    """What Celery returns of a task whose result is elsewhere."""
+
+    ignored: bool
+
+    def __init__(self, task_id: str) -> None:
+        self.id = task_id

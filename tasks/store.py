@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from redis import Redis
     from redis.commands.core import Script
 
-#: Seconds a record lives that was written but not yet accepted by the queue.
-NEW_TTL_S = 120
 #: Scripts that let new work in.
-ACCEPTING = ("create", "push")
+ACCEPTING = ("submit", "push")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,48 @@ class Admission:
     is_new: bool
     state: State
     created: float
+
+
+@dataclass(slots=True)
+class Submission:
+    """A request on its way into the queue, and what ``submit.lua`` answered, once it has.
+
+    Attributes:
+        request: its id is taken once, however often it is submitted.
+        watch: the channel to publish its events on, or empty.
+        queue_timeout_s: seconds that it may wait.
+        key: the client's own name for it, if it has one.
+    """
+
+    request: GenerateRequest
+    watch: str
+    queue_timeout_s: float
+    key: Key | None = None
+    reply: list[Any] = field(default_factory=list)
+
+    def args(self) -> list[Any]:
+        """What ``submit.lua`` is told of it."""
+        request, key = self.request, self.key
+        limit = "" if request.timeout_s is None else request.timeout_s
+        name, fingerprint = ("", "") if key is None else (keys.named(key.digest), key.fingerprint)
+        head = [request.id, request.to_json(), request.model, self.watch, self.queue_timeout_s]
+        return [*head, limit, name, fingerprint]
+
+    @property
+    def num_waiting(self) -> int | None:
+        """Requests that waited when the queue was found full, or ``None``."""
+        return -self.reply[0] - 1 if len(self.reply) == 1 else None
+
+    def admission(self) -> Admission:
+        """Which request it became. Raises :class:`KeyReusedError`."""
+        if not self.reply:
+            raise KeyReusedError
+        found, is_new, state, created = self.reply
+        return Admission(found.decode(), bool(is_new), State(state.decode()), float(created))
+
+
+class SuspectError(Exception):
+    """The request may be what kills its children: claim it while no other such request is being tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +160,6 @@ class RequestStore:
         self._ttl = result_ttl_s
 
     # ---- the API's side -------------------------------------------------------------------------
-
-    def create(
-        self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
-    ) -> Admission:
-        """Write the record of a request about to be queued, or find the one with its id or its key.
-
-        ``watch`` is the channel to publish its events on, or empty. Unless the queue accepts the request
-        within :data:`NEW_TTL_S`, the record goes away by itself, and what is known of ``key`` with it.
-
-        Raises:
-            KeyReusedError: the key stands for another request.
-        """
-        limit = "" if request.timeout_s is None else request.timeout_s
-        name, fingerprint = ("", "") if key is None else (keys.named(key.digest), key.fingerprint)
-        args: list[Any] = [request.id, request.to_json(), request.model, watch, queue_timeout_s, NEW_TTL_S]
-        reply = cast("list[Any]", self._create(args=[*args, limit, name, fingerprint]))
-        if not reply:
-            raise KeyReusedError
-        found, is_new, state, created = reply
-        return Admission(found.decode(), bool(is_new), State(state.decode()), float(created))
-
-    def forget(self, request_id: str) -> None:
-        """Remove the record of a request that the queue refused, unless it has been queued since."""
-        self._forget(args=[request_id])
 
     def fetch(self, request_id: str) -> Record | None:
         """The record of a request, or ``None`` when there is none (any more)."""
@@ -220,15 +236,24 @@ class RequestStore:
         """
         return float(cast("bytes | None", self.redis.hget(keys.record(request_id), "deaths")) or 0)
 
-    def claim(self, request_id: str, child_id: str, max_attempts: int) -> Claim | None:
+    def claim(
+        self, request_id: str, child_id: str, max_attempts: int, suspect_from: float | None = None
+    ) -> Claim | None:
         """Take a request to run it; ``None`` when it is over, unknown, too late or out of attempts.
 
         Out of attempts is what has :meth:`deaths` of ``max_attempts``.
+
+        Raises:
+            SuspectError: it has at least ``suspect_from`` of them; it is not claimed.
         """
         fence = uuid.uuid4().hex[:12]
-        reply = cast("list[Any]", self._claim(args=[request_id, child_id, max_attempts, self._ttl, fence]))
+        suspects = "" if suspect_from is None else suspect_from
+        args: list[Any] = [request_id, child_id, max_attempts, self._ttl, fence, suspects]
+        reply = cast("list[Any]", self._claim(args=args))
         if not reply:
             return None
+        if reply == [0]:
+            raise SuspectError(request_id)
         attempt, request, queue_ms, age_ms, first_ms, seq = reply
         first = float(first_ms)
         return Claim(
@@ -253,14 +278,6 @@ class RequestStore:
         return [bool(verdict) for verdict in cast("list[int]", self._append(args=args))]
 
     # ---- scripts --------------------------------------------------------------------------------
-
-    @cached_property
-    def _create(self) -> Script:
-        return self._script("create")
-
-    @cached_property
-    def _forget(self) -> Script:
-        return self._script("forget")
 
     @cached_property
     def _watch(self) -> Script:

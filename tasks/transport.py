@@ -2,7 +2,8 @@
 
 What it changes, for queues named ``inference.*`` only where a queue is concerned:
 
-- a push is refused atomically above ``queue_limit``, and is idempotent per request (:class:`QueueFull`);
+- a push is refused atomically above ``queue_limit`` (:class:`QueueFull`), and writes the request's record in
+  the same step, once per request;
 - a message is taken and leased to its worker in one step, by Redis's clock, and runs elsewhere soon after
   the worker's death (``visibility_timeout`` is the lease; :mod:`tasks.steps` renews it);
 - a dropped connection puts nothing back, since the children still run it;
@@ -33,8 +34,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from tasks.keys import LEASES, PREFIX, UNACKED
-from tasks.messages import TASK_NAME
-from tasks.store import script_source
+from tasks.store import Submission, script_source
 
 if TYPE_CHECKING:
     from redis.commands.core import Script
@@ -49,8 +49,8 @@ SWEEP_BATCH = 100
 RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
 #: How much of a death a run counts as whose child died, or whose lease ran out (:meth:`RequestStore.deaths`).
 DEATH, LOST_LEASE = 1.0, 0.25
-#: What ``push.lua`` answers when the record is gone.
-GONE = 2
+#: Message header, never sent, of what a message is to be pushed with: a :class:`tasks.store.Submission`.
+SUBMISSION = "submission"
 #: Where kombu keeps what is reserved; names of our own, so that another Celery application in the same
 #: database never meets it.
 UNACKED_OPTIONS = {
@@ -82,10 +82,6 @@ class QueueFull(Exception):  # noqa: N818 - the name that the standard library u
         super().__init__(f"The queue is full: {waiting} requests wait and {limit} may; retry later.")
         self.waiting = waiting
         self.limit = limit
-
-
-class RecordGone(Exception):  # noqa: N818 - like its neighbour
-    """The request's record was removed before its message was pushed: write it again."""
 
 
 class Connection(kombu.Connection):  # type: ignore[misc]
@@ -261,8 +257,13 @@ class Scripts:
         self._client = client
 
     @cached_property
+    def submit(self) -> Script:
+        """Accept a request below the cap."""
+        return self._script("submit")
+
+    @cached_property
     def push(self) -> Script:
-        """Push below the cap."""
+        """Push another message below the cap."""
         return self._script("push")
 
     @cached_property
@@ -347,16 +348,21 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             super()._put(queue, message, **kwargs)
 
     def _push(self, queue: str, message: dict[str, Any]) -> None:
-        request_id = _request_id(message)
-        limit = self.queue_limit or 0 if request_id else 0
-        step = self.priority_steps.index(self.priority(self._get_message_priority(message)))
-        has_record = message.get("headers", {}).get("task") == TASK_NAME
-        args = [limit, step + 1, dumps(message), request_id, _tag(message), int(has_record)]
-        reply = cast("int", self.scripts.push(keys=self._lists(queue), args=args))
-        if reply < 0:
-            raise QueueFull(-reply - 1, limit)
-        if reply == GONE:
-            raise RecordGone(request_id)
+        headers = dict(message.get("headers", {}))
+        submission: Submission | None = headers.pop(SUBMISSION, None)
+        message = {**message, "headers": headers}
+        lists, limit = self._lists(queue), self.queue_limit or 0
+        step = self.priority_steps.index(self.priority(self._get_message_priority(message))) + 1
+        if submission is None:
+            limit = limit if _request_id(message) else 0
+            reply = cast("int", self.scripts.push(keys=lists, args=[limit, step, dumps(message)]))
+            waiting = -reply - 1 if reply < 0 else None
+        else:
+            args = [limit, step, dumps(message), _tag(message), *submission.args()]
+            submission.reply = cast("list[Any]", self.scripts.submit(keys=lists, args=args))
+            waiting = submission.num_waiting
+        if waiting is not None:
+            raise QueueFull(waiting, limit)
 
     def _lists(self, queue: str) -> list[str]:
         return [self._q_for_pri(queue, step) for step in self.priority_steps]

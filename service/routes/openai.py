@@ -19,7 +19,7 @@ from service.routes import exchange
 from service.runtime import Runtime
 from service.schemas import ChatBody, CompletionBody, GenerateBody, Limits, to_request, validate
 from service.streams import Listener
-from tasks.messages import GenerateRequest, State
+from tasks.messages import GenerateRequest
 from tasks.store import Admission
 
 
@@ -77,9 +77,9 @@ class Completions:
     def _later(self, offer: Offer) -> Response:
         admission = self._jobs.submit(offer)
         access.present().name(admission.id)
-        status = "queued" if admission.state is State.NEW else admission.state.value
-        model = offer.request.model
-        response = jsonify(id=admission.id, object="inference.request", status=status, model=model)
+        status = admission.state.value
+        answer = {"id": admission.id, "object": "inference.request", "status": status}
+        response = jsonify(answer | {"model": offer.request.model})
         response.status_code = 202
         access.present().outcome = status
         response.headers["Location"] = f"/v1/requests/{admission.id}"

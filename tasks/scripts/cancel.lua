@@ -3,8 +3,8 @@
 local id, key = ARGV[1], record_of(ARGV[1])
 local state = redis.call('HGET', key, 'state')
 -- A running one waits in its list again when its worker was lost.
-if state == 'queued' or state == 'running' then unqueue(key) end
-if state == 'new' or state == 'queued' or state == 'running' then
+if state == 'queued' or state == 'running' then
+  unqueue(key)
   finish(id, 'cancelled', 'cancelled', ARGV[2], ARGV[3], ARGV[4])
 end
 return state

@@ -1,6 +1,7 @@
 -- A child takes a request: attempt number up by one, unless it is over, too late or out of attempts.
--- ARGV: id, child id, deaths at most, time to live of a result (s), a word of the child's own for this attempt.
--- Returns {} when there is nothing to do, else
+-- ARGV: id, child id, deaths at most, time to live of a result (s), a word of the child's own for this attempt,
+-- deaths from which it is a suspect and not taken ('' if it is taken all the same).
+-- Returns {} when there is nothing to do, {0} for a suspect, else
 -- {attempt, request, queue_ms, ms since creation, ms from creation to the first token or -1, seq}.
 local id, child, max_deaths, ttl, fence = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local key, t = record_of(id), now()
@@ -8,6 +9,8 @@ local r = redis.call('HMGET', key, 'state', 'attempt', 'request', 'created', 'cl
   'queue_timeout', 'deaths', 'time_limit')
 local state, attempt, created, limit = r[1], tonumber(r[2]), tonumber(r[4]), r[11]
 if state ~= 'queued' and state ~= 'running' then return {} end
+local deaths = tonumber(r[10] or 0)
+if ARGV[6] and ARGV[6] ~= '' and deaths >= tonumber(ARGV[6]) then return { 0 } end
 redis.call('PUBLISH', P .. 'freed', r[8])
 if is_past(limit, created, t) then
   finish_late(id, limit, ttl)
@@ -22,7 +25,7 @@ if not r[5] then
   redis.call('LTRIM', P .. 'claims:' .. r[8], 0, 31)
   redis.call('EXPIRE', P .. 'claims:' .. r[8], 86400)
 end
-if tonumber(r[10] or 0) >= max_deaths then
+if deaths >= max_deaths then
   finish(id, 'failed', nil, 'attempts_exhausted', 'The worker that ran this request died, ' .. max_deaths ..
     ' times without getting any further; it was given up.', ttl)
   return {}

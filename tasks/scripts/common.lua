@@ -10,6 +10,18 @@ local function ring(queue)
   if redis.call('EXISTS', P .. 'bell:' .. queue) == 0 then redis.call('LPUSH', P .. 'bell:' .. queue, 1) end
 end
 
+-- What a queue of these lists answers when as many messages wait as may (cap, 0: any number), or nil.
+local function refusal(lists, cap)
+  local waiting = 0
+  for i = 1, #lists do waiting = waiting + redis.call('LLEN', lists[i]) end
+  return cap > 0 and waiting >= cap and -(waiting + 1) or nil
+end
+
+local function push(queue, list, message)
+  redis.call('LPUSH', list, message)
+  ring(queue)
+end
+
 local function record_of(id) return P .. 'request:' .. id end
 local function log_of(id) return P .. 'log:' .. id end
 

@@ -16,7 +16,6 @@ import psutil
 from redis import RedisError
 
 from tasks.engine.model import Model
-from tasks.store import NEW_TTL_S
 from tests.chaos.clients import Receipt
 from tests.chaos.cluster import Cluster, Sizes
 from tests.chaos.cluster import cluster as running_cluster
@@ -56,7 +55,7 @@ def test_soak(seconds: int, model_path: Path, vocabulary: Model, tmp_path: Path,
         assert not checks.faults, "\n".join(checks.faults)
         _tell(tell, seconds, told, receipts, usage)
         with suppress(AssertionError):  # the next one says what is left
-            wait_until(lambda: not _left_over(cluster), timeout=NEW_TTL_S + sizes.result_ttl, interval=0.5)
+            wait_until(lambda: not _left_over(cluster), timeout=30 + sizes.result_ttl, interval=0.5)
         assert _left_over(cluster) == []
     if seconds > 120:
         usage.check_flat()

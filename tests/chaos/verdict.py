@@ -105,6 +105,6 @@ def settled(cluster: Cluster, judge: Judge, timeout: float = 60) -> Mapping[str,
     found = {}
     for request_id in cluster.record_ids():
         record = cluster.store.fetch(request_id)
-        if record is not None and record.state is not State.NEW:  # refused, and about to go away
+        if record is not None:
             found[request_id] = judge.log(request_id)[0]
     return found

@@ -12,7 +12,7 @@ from redis import Redis
 from tasks import keys
 from tasks.janitor import Janitor
 from tasks.messages import End, FinishReason, GenerateRequest, State, Usage
-from tasks.store import Append, Claim, Record, RequestStore, script_source
+from tasks.store import Append, Claim, Key, Record, RequestStore, Submission, script_source
 from tasks.transport import DEATH, LOST_LEASE
 
 MODEL, LIST = "m", "inference.m"
@@ -37,25 +37,33 @@ class Life:
         self.redis = redis
         self.store, self.janitor = RequestStore(redis, result_ttl_s=100), Janitor(redis, grace_s=0.0)
         self._tags = (f"tag-{n}" for n in count())
-        self._push, self._take, self._requeue = (
-            redis.register_script(script_source(name)) for name in ("push", "take", "requeue")
+        self._submit, self._take, self._requeue = (
+            redis.register_script(script_source(name)) for name in ("submit", "take", "requeue")
         )
 
     # ---- the API's side -------------------------------------------------------------------------
 
-    def create(self, request_id: str, queue_timeout_s: float = 60.0, **fields: Any) -> None:
-        request = GenerateRequest(id=request_id, model=MODEL, prompt="x", **fields)
-        self.store.create(request, "", queue_timeout_s)
-
-    def push(self, request_id: str, cap: int = 1000) -> int:
+    def submit(
+        self,
+        request_id: str,
+        *,
+        cap: int = 1000,
+        watch: str = "",
+        queue_timeout_s: float = 60.0,
+        key: Key | None = None,
+        **fields: Any,
+    ) -> Submission:
+        request = GenerateRequest(id=request_id, model=MODEL, **{"prompt": "x", **fields})
+        submission = Submission(request, watch, queue_timeout_s, key)
         tag = next(self._tags)
         message = json.dumps(_message(request_id, tag))
-        return cast("int", self._push(keys=[LIST], args=[cap, 1, message, request_id, tag, 1]))
+        reply = self._submit(keys=[LIST], args=[cap, 1, message, tag, *submission.args()])
+        submission.reply = cast("list[Any]", reply)
+        return submission
 
     def accept(self, *request_ids: str, **fields: Any) -> None:
         for request_id in request_ids:
-            self.create(request_id, **fields)
-            assert self.push(request_id) == 1
+            assert self.submit(request_id, **fields).admission().is_new
 
     # ---- the worker's side ----------------------------------------------------------------------
 

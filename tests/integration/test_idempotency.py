@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,7 +17,7 @@ from tasks.celery import create_app
 from tasks.messages import GenerateRequest, State
 from tasks.queue import QueueFull, RequestQueue
 from tasks.settings import BrokerSettings
-from tasks.store import Key, KeyReusedError, RequestStore
+from tasks.store import Key, KeyReusedError
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.integration.life import Life
 from tests.integration.test_http import newly_held, open_post, state, texts
@@ -165,76 +166,56 @@ def life(redis: Redis) -> Life:
     return Life(redis)
 
 
-def admit(store: RequestStore, request_id: str, key: Key = KEY) -> str:
-    request = GenerateRequest(id=request_id, model="m", prompt="x")
-    return store.create(request, "", 60.0, key).id
+def admit(life: Life, request_id: str, key: Key = KEY) -> str:
+    return life.submit(request_id, key=key).admission().id
 
 
 def test_key_lives_as_long_as_its_record(life: Life, redis: Redis) -> None:
     name = keys.named(KEY.digest)
-    assert admit(life.store, "a") == admit(life.store, "b") == "a"
-    assert 0 < redis.ttl(name) <= 120
-    life.push("a")
+    assert admit(life, "a") == admit(life, "b") == "a"
     assert redis.ttl(name) == -1
     life.store.cancel("a")
     assert 0 < redis.ttl(name) <= redis.ttl(keys.record("a"))
     redis.delete(keys.record("a"))
-    assert admit(life.store, "c") == "c"
+    assert admit(life, "c") == "c"
 
 
 def test_key_stands_for_one_body(life: Life) -> None:
-    admit(life.store, "a")
+    admit(life, "a")
     with pytest.raises(KeyReusedError):
-        admit(life.store, "b", Key(KEY.digest, "other"))
+        admit(life, "b", Key(KEY.digest, "other"))
 
 
-def test_refused_and_expired_requests_free_their_keys(life: Life) -> None:
-    admit(life.store, "a")
-    life.store.forget("a")
-    assert admit(life.store, "b") == "b"
-    life.push("b")
+def test_refused_request_takes_no_key(life: Life) -> None:
+    life.accept("first")
+    assert life.submit("a", cap=1, key=KEY).num_waiting == 1
+    assert admit(life, "b") == "b"
+
+
+def test_expired_request_frees_its_key(life: Life) -> None:
+    admit(life, "b")
     life.redis.hset(keys.record("b"), "queue_timeout", 0)
     life.redis.zadd(keys.DEADLINES, {"b": 1})
     assert life.store.expire_due() == 1
-    assert admit(life.store, "c") == "c"
+    assert admit(life, "c") == "c"
 
 
-def test_forgetting_the_old_request_leaves_a_key_to_its_new_one(life: Life, redis: Redis) -> None:
-    admit(life.store, "a")
+def test_end_of_the_old_request_leaves_a_key_to_its_new_one(life: Life, redis: Redis) -> None:
+    admit(life, "a")
     redis.delete(keys.named(KEY.digest))
-    admit(life.store, "b")
-    life.store.forget("a")
-    assert admit(life.store, "c") == "b"
+    admit(life, "b")
+    life.redis.hset(keys.record("a"), "queue_timeout", 0)
+    life.redis.zadd(keys.DEADLINES, {"a": 1})
+    assert life.store.expire_due() == 1
+    assert admit(life, "c") == "b"
 
 
-def test_whoever_finds_a_record_that_is_not_queued_queues_it(valkey_url: str, life: Life) -> None:
+def test_key_is_found_in_a_full_queue(valkey_url: str, life: Life) -> None:
     app = create_app(BrokerSettings(redis_url=valkey_url, queue_limit=1))
     queue = RequestQueue(app, life.store, 1)
-    admit(life.store, "a")  # and then its API process died
+    assert queue.submit(replace(REQUEST, id="a"), "", 60.0, KEY).is_new
     admission = queue.submit(REQUEST, "", 60.0, KEY)
     assert (admission.id, admission.is_new) == ("a", False)
-    assert life.waiting() == ["a"]
-    app.close()
-
-
-def test_record_that_is_gone_by_the_time_of_the_push_is_written_again(
-    valkey_url: str, life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = create_app(BrokerSettings(redis_url=valkey_url, queue_limit=1))
-    queue = RequestQueue(app, life.store, 1)
-    create, calls = life.store.create, []
-
-    def forgotten(*args: Any) -> Any:
-        admission = create(*args)
-        calls.append(admission.id)
-        if len(calls) == 1:
-            life.store.forget(admission.id)  # by somebody else, who was refused
-        return admission
-
-    monkeypatch.setattr(life.store, "create", forgotten)
-    assert queue.submit(REQUEST, "", 60.0, KEY).is_new
-    assert (len(calls), life.waiting()) == (2, ["r"])
-    life.create("other")
     with pytest.raises(QueueFull):
-        queue.submit(GenerateRequest(id="other", model="m", prompt="x"), "", 60.0)
+        queue.submit(REQUEST, "", 60.0)
     app.close()

@@ -44,7 +44,8 @@ def test_what_was_accepted_goes_all_its_way(full: Redis) -> None:
     life.accept("done", "cancelled", "late", "lost", "waits")
     fill(full)
     with pytest.raises(OutOfMemoryError):
-        life.create("more")
+        life.submit("more")
+    assert life.store.fetch("more") is None
     taken, _ = life.run_next()
     life.put_back(taken)
     taken, claim = life.run_next()
@@ -60,15 +61,6 @@ def test_what_was_accepted_goes_all_its_way(full: Redis) -> None:
         State.CANCELLED,
         State.QUEUED,
     ]
-
-
-def test_record_that_was_written_is_not_queued(full: Redis) -> None:
-    life = Life(full)
-    life.create("r")
-    fill(full)
-    with pytest.raises(OutOfMemoryError):
-        life.push("r")
-    assert life.waiting() == []
 
 
 def test_children_stay_known(full: Redis) -> None:

@@ -55,27 +55,20 @@ class RequestLife(RuleBasedStateMachine):
     @initialize(request_ids=st.sets(st.sampled_from(IDS), min_size=2))
     def accept(self, request_ids: set[str]) -> None:
         for request_id in sorted(request_ids):
-            self.life.create(request_id)
-            self.push(request_id)
+            self.submit(request_id, is_full=False)
 
-    @rule(request_id=st.sampled_from(IDS))
-    def create(self, request_id: str) -> None:
+    @rule(request_id=st.sampled_from(IDS), is_full=st.booleans())
+    def submit(self, request_id: str, is_full: bool) -> None:
         was = self.state(request_id)
-        self.life.create(request_id)
-        assert self.state(request_id) is (was or State.NEW)
-
-    @rule(request_id=st.sampled_from(IDS))
-    def push(self, request_id: str) -> None:
-        was = self.state(request_id)
-        assert self.life.push(request_id) == (1 if was is State.NEW else 2 if was is None else 0)
-        if was is State.NEW:
-            self.pushed.add(request_id)
-
-    @rule(request_id=st.sampled_from(IDS))
-    def forget(self, request_id: str) -> None:
-        was = self.state(request_id)
-        self.life.store.forget(request_id)
-        assert self.state(request_id) is (None if was is State.NEW else was)
+        cap = len(self.life.waiting()) if is_full else 0
+        submission = self.life.submit(request_id, cap=cap)
+        if was is None and cap:
+            assert submission.num_waiting == cap
+            assert self.state(request_id) is None
+            return
+        assert submission.admission().is_new == (was is None)
+        assert self.state(request_id) is (was or State.QUEUED)
+        self.pushed.add(request_id)
 
     @precondition(lambda self: self.life.waiting())
     @rule(is_claimed=st.booleans())

@@ -23,7 +23,7 @@ from tasks.messages import (
     Timings,
     Usage,
 )
-from tasks.store import Append, Claim, RequestStore, script_source
+from tasks.store import Append, Claim, RequestStore, Submission, SuspectError, script_source
 
 pytestmark = pytest.mark.integration
 
@@ -48,18 +48,18 @@ def store(redis: Redis) -> RequestStore:
     return RequestStore(redis, result_ttl_s=TTL_S)
 
 
-def create(store: RequestStore, request_id: str = "r", watch: str = "", timeout: float = 60.0) -> None:
-    assert store.create(replace(REQUEST, id=request_id), watch, timeout).is_new
-
-
-def push(store: RequestStore, request_id: str = "r", cap: int = 10) -> int:
-    push = store.redis.register_script(script_source("push"))
-    return cast("int", push(keys=[LIST], args=[cap, 1, f"message of {request_id}", request_id]))
+def submit(
+    store: RequestStore, request_id: str = "r", *, watch: str = "", timeout: float = 60.0, cap: int = 10
+) -> Submission:
+    script = store.redis.register_script(script_source("submit"))
+    submission = Submission(replace(REQUEST, id=request_id), watch, timeout)
+    args = [cap, 1, f"message of {request_id}", "tag", *submission.args()]
+    submission.reply = cast("list[Any]", script(keys=[LIST], args=args))
+    return submission
 
 
 def queued(store: RequestStore, request_id: str = "r", **options: Any) -> None:
-    create(store, request_id, **options)
-    assert push(store, request_id) == 1
+    assert submit(store, request_id, **options).admission().is_new
 
 
 def pop(store: RequestStore) -> None:
@@ -107,15 +107,15 @@ def next_events(pubsub: Any) -> list[tuple[str, Event]]:
     return [(request_id, Event.from_dict(raw)) for request_id, raw in json.loads(message["data"])]
 
 
-# ---- create, push -------------------------------------------------------------------------------
+# ---- submit -------------------------------------------------------------------------------------
 
 
 def test_record_keeps_the_request(store: RequestStore) -> None:
-    create(store)
+    queued(store)
     record = store.fetch("r")
     assert record is not None
     assert record.request == REQUEST
-    assert (record.state, record.model, record.attempt, record.seq) == (State.NEW, MODEL, 0, 0)
+    assert (record.state, record.model, record.attempt, record.seq) == (State.QUEUED, MODEL, 0, 0)
 
 
 def test_unknown_request_has_no_record(store: RequestStore) -> None:
@@ -126,42 +126,39 @@ def test_unknown_request_has_no_record(store: RequestStore) -> None:
     assert store.read_log("r") == []
 
 
-def test_id_is_taken_once(store: RequestStore) -> None:
-    create(store)
-    again = store.create(REQUEST, "", 60.0)
-    assert (again.id, again.is_new, again.state) == ("r", False, State.NEW)
-
-
-def test_record_that_is_never_queued_goes_away(store: RequestStore, redis: Redis) -> None:
-    create(store)
-    assert 0 < redis.ttl(keys.record("r")) <= 120
-    assert push(store) == 1
-    assert redis.ttl(keys.record("r")) == -1
-
-
-def test_forget_removes_a_refused_request_only(store: RequestStore) -> None:
-    create(store)
-    store.forget("r")
-    assert store.fetch("r") is None
+def test_id_is_taken_once(store: RequestStore, redis: Redis) -> None:
     queued(store)
-    store.forget("r")
-    assert state_of(store) is State.QUEUED
-
-
-def test_push_is_refused_above_the_cap(store: RequestStore) -> None:
-    queued(store, "a")
-    create(store, "b")
-    assert push(store, "b", cap=1) == -2
-    assert state_of(store, "b") is State.NEW
-
-
-def test_push_of_a_queued_request_changes_nothing(store: RequestStore, redis: Redis) -> None:
-    queued(store)
-    assert push(store) == 0
+    again = submit(store).admission()
+    assert (again.id, again.is_new, again.state) == ("r", False, State.QUEUED)
     assert redis.llen(LIST) == 1
 
 
+def test_live_record_does_not_expire(store: RequestStore, redis: Redis) -> None:
+    queued(store)
+    assert redis.ttl(keys.record("r")) == -1
+
+
+def test_refused_request_leaves_nothing(store: RequestStore) -> None:
+    queued(store, "a")
+    assert submit(store, "b", cap=1).num_waiting == 1
+    assert store.fetch("b") is None
+
+
+def test_what_was_accepted_is_found_although_the_queue_is_full(store: RequestStore) -> None:
+    queued(store, "a")
+    assert not submit(store, "a", cap=1).admission().is_new
+
+
 # ---- claim --------------------------------------------------------------------------------------
+
+
+def test_suspect_is_not_claimed_by_the_way(store: RequestStore, redis: Redis) -> None:
+    queued(store)
+    redis.hset(keys.record("r"), "deaths", 2)
+    with pytest.raises(SuspectError):
+        store.claim("r", "child", MAX_ATTEMPTS, suspect_from=2)
+    assert state_of(store) is State.QUEUED
+    assert store.claim("r", "child", MAX_ATTEMPTS) is not None
 
 
 def test_claim_hands_over_the_request(store: RequestStore) -> None:
@@ -295,9 +292,9 @@ def test_step_is_published_once_a_channel(store: RequestStore, redis: Redis) -> 
 
 
 def test_request_has_several_watchers_and_keeps_the_last_eight(store: RequestStore, redis: Redis) -> None:
-    create(store, watch="first")
+    queued(store, watch="first")
     for n in range(8):
-        assert store.watch("r", f"c{n}") is State.NEW
+        assert store.watch("r", f"c{n}") is State.QUEUED
     store.watch("r", "c0")
     watchers = redis.hget(keys.record("r"), "watch")
     assert watchers == b"c1 c2 c3 c4 c5 c6 c7 c0"
@@ -316,7 +313,7 @@ def test_cancel_frees_a_waiting_requests_place(store: RequestStore, redis: Redis
     assert redis.zcard(keys.DEADLINES) == 0
 
 
-@pytest.mark.parametrize("prepare", [create, queued, running])
+@pytest.mark.parametrize("prepare", [queued, running])
 def test_cancel_ends_a_request_with_an_error(store: RequestStore, redis: Redis, prepare: Any) -> None:
     pubsub = published(redis, "api")
     prepare(store, watch="api")

