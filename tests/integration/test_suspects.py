@@ -32,6 +32,7 @@ class Child(WorkerChild):
         self.id = "child"
         self._probing, self._leaving = Lock(), Event()
         self._backoff = cast("Any", NoBackoff())
+        self._observers = ()
         self.started: Queue[Run] = Queue()
 
     def _start(self, run: Run, claim: Claim) -> None:
