@@ -8,11 +8,11 @@ would make the first token late.
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import Any
 
 from locust import User, constant, events, task
 
-from service.cli.client import ClientError, Sample, chat_body, measure, served_model
+from loadtest.locust_rows import fire, fire_sample
+from service.cli.client import ClientError, chat_body, measure, served_model
 from service.cli.load import SYSTEM_PROMPT, prompts
 
 _PROMPTS = prompts()
@@ -45,18 +45,7 @@ class ChatUser(User):  # type: ignore[misc]
             ignore_eos=True,
         )
         try:
-            self._report(measure(self._url, body))
+            sample = measure(self._url, body)
+            fire_sample(self.environment, sample, sample.started)
         except ClientError as error:
-            self._fire("e2e", 0.0, exception=error)
-
-    def _report(self, sample: Sample) -> None:
-        self._fire("ttft", sample.ttft_s)
-        for gap in sample.gaps_s:
-            self._fire("itl", gap)
-        self._fire("e2e", sample.ended - sample.started, response_length=len(sample.text.encode()))
-
-    def _fire(self, name: str, seconds: float, **extra: Any) -> None:
-        values = {"response_length": 0, "exception": None, "context": {}, **extra}
-        self.environment.events.request.fire(
-            request_type="chat", name=name, response_time=seconds * 1e3, **values
-        )
+            fire(self.environment, "e2e", 0.0, exception=error)

@@ -14,16 +14,25 @@ from rich.progress import Progress
 
 from loadtest.compare import servers
 from loadtest.compare.report import Comparison, Measurement, as_json, markdown
+from service.bench.encodings import all_encoded, encoding_of
 from service.cli.client import served_model
 from service.cli.load import Load, run_load
-from service.models import default_model
+from service.cli.model import shown_progress
 
 
 @click.command()
 @click.option(
     "--model", type=click.Path(path_type=Path), default=None, help="GGUF file; default: the fetched one."
 )
-@click.option("--loads", default="1,4,8,16", show_default=True, help="Requests at once, comma-separated.")
+@click.option(
+    "--encoding",
+    "encodings",
+    multiple=True,
+    help="Instead of --model: the default model so encoded; several are compared one after the other.",
+)
+@click.option(
+    "--loads", default="1,2,3,4,5,6,7,8,16", show_default=True, help="Requests at once, comma-separated."
+)
 @click.option("--rounds", default=5, show_default=True, help="Rounds; servers take turns in each.")
 @click.option("--n-predict", default=128, show_default=True, help="Tokens of an answer.")
 @click.option("--n-ctx", default=1024, show_default=True, help="Context of one request.")
@@ -40,21 +49,34 @@ from service.models import default_model
 )
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Compare with other servers.")
 @click.option("--all-peers", is_flag=True, help="Also llama_cpp.server, which answers one at a time.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where to write OUT.md and OUT.json.")
-def main(out: Path | None, **options: Any) -> None:
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for a Markdown and a JSON file of each encoding.",
+)
+def main(out: Path | None, model: Path | None, encodings: tuple[str, ...], **options: Any) -> None:
     """Compare this server with llama-server: same file, threads, prompts and client, alternating."""
-    comparison = compare(Options(**options))
-    click.echo(markdown(comparison))
-    if out is not None:
-        out.with_suffix(".md").write_text(markdown(comparison))
-        out.with_suffix(".json").write_text(as_json(comparison))
+    with shown_progress() as progress:
+        files = [file.path for file in all_encoded(model, encodings, progress)]
+    for path in files:
+        comparison = compare(Options(path, **options))
+        click.echo(markdown(comparison))
+        if out is not None:
+            _write(comparison, out, encoding_of(path))
+
+
+def _write(comparison: Comparison, folder: Path, encoding: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{list(comparison.servers)[-1]}-{encoding}".lower().replace(" ", "-")
+    (folder / f"{stem}.md").write_text(markdown(comparison))
+    (folder / f"{stem}.json").write_text(as_json(comparison))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to compare; see the command's options."""
 
-    model: Path | None
+    model: Path
     loads: str
     rounds: int
     n_predict: int
@@ -69,7 +91,7 @@ class Options:
     @property
     def setting(self) -> servers.Setting:
         """What every server is given."""
-        return servers.Setting(self.model or default_model(), self.n_ctx, self.slots, self.threads)
+        return servers.Setting(self.model, self.n_ctx, self.slots, self.threads)
 
     @property
     def plan(self) -> list[Load]:

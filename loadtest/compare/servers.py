@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import signal
 import socket
@@ -117,7 +118,8 @@ def running(server: Server) -> Iterator[Running]:
     with tempfile.TemporaryDirectory(prefix="compare-") as state, (Path(state) / "log").open("w+") as log:
         port = _free_port()
         command = [part.format(port=port, state=f"{state}/state") for part in server.command]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        env = {**os.environ, "INFERENCE_SETTINGS": ""}  # nobody's own settings
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
         try:
             _wait_ready(f"http://127.0.0.1:{port}{server.ready_path}", process, Path(log.name))
             yield Running(f"http://127.0.0.1:{port}", psutil.Process(process.pid))

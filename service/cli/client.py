@@ -23,6 +23,14 @@ class ClientError(Exception):
     """The server can't be reached, refused, or broke the answer off; the text is for a person."""
 
 
+class StatusError(ClientError):
+    """The server answered with another status than 200."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"HTTP {status}: {message}")
+        self.status = status
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One server-sent event: ``at`` is when it arrived (``time.perf_counter`` seconds), ``data`` its JSON."""
@@ -128,7 +136,7 @@ def _checked(response: http.client.HTTPResponse) -> http.client.HTTPResponse:
         message = json.loads(body)["error"]["message"]
     except (ValueError, LookupError, TypeError):
         message = body[:200]
-    raise ClientError(f"HTTP {response.status}: {message}")
+    raise StatusError(response.status, message)
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[Chunk]:

@@ -48,6 +48,7 @@ def _plan(state: Path) -> Plan:
     read_settings(WorkerSettings)
     model, port = prepare_model(), free_port()
     os.environ |= {"INFERENCE_HOST": "127.0.0.1", "INFERENCE_PORT": str(port), "INFERENCE_DRAIN_TIMEOUT": "0"}
+    os.environ["INFERENCE_METRICS_PORT"] = "0"  # a service that is there may have it
     env = {
         name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "INFERENCE_REDIS_URL")
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,40 @@ import pytest
 from tests.e2e.serving import Served, clean_environment
 
 pytestmark = pytest.mark.e2e
-LOCUSTFILE = Path(__file__).parents[2] / "loadtest" / "locustfile.py"
+LOADTEST = Path(__file__).parents[2] / "loadtest"
 
 
-def test_reports_first_token_gaps_and_whole_requests_as_rows(service: Served, tmp_path: Path):
-    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--host", service.url]
-    command += ["-u", "2", "-r", "2", "-t", "4s", "--stop-timeout", "10", "--n-predict", "4"]
-    command += ["--csv", str(tmp_path / "rows")]
+def run_locust(file: str, service: Served, *options: str) -> dict[str, dict[str, int]]:
+    """Locust's rows by name, of requests that began in four seconds of ``loadtest/{file}``."""
+    command = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        str(LOADTEST / file),
+        "--headless",
+        "--host",
+        service.url,
+    ]
+    command += ["-t", "4s", "--stop-timeout", "60", "--n-predict", "4", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
     assert done.returncode == 0, done.stderr
-    with (tmp_path / "rows_stats.csv").open() as file:
-        rows = {row["Name"]: row for row in csv.DictReader(file)}
-    assert set(rows) == {"ttft", "itl", "e2e", "Aggregated"}
-    assert int(rows["e2e"]["Failure Count"]) == 0
-    assert int(rows["e2e"]["Request Count"]) == int(rows["ttft"]["Request Count"]) > 0
+    return {row["name"]: row for row in json.loads(done.stdout)}
+
+
+def test_reports_first_token_gaps_and_whole_requests_as_rows(service: Served):
+    rows = run_locust("locustfile.py", service, "-u", "2", "-r", "2")
+    assert set(rows) == {"ttft", "itl", "e2e"}
+    assert rows["e2e"]["num_failures"] == 0
+    assert rows["e2e"]["num_requests"] == rows["ttft"]["num_requests"] > 0
+
+
+def test_an_open_loop_reports_refusals_too(start_service: Callable[..., Served]):
+    """Far more arrive than one slot and a queue of one can hold."""
+    served = start_service("--workers", "1", "--slots", "1", "--queue-limit", "1").wait_ready()
+    rows = run_locust("locustfile_open.py", served, "-u", "1", "--rate", "20")
+    assert set(rows) == {"ttft", "itl", "e2e", "refused"}
+    assert rows["e2e"]["num_failures"] == 0
+    assert rows["e2e"]["num_requests"] == rows["ttft"]["num_requests"] > 0
+    assert rows["refused"]["num_requests"] > 0
+    assert served.end() == 0

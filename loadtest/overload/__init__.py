@@ -1,0 +1,1 @@
+"""``python -m loadtest.overload``: several times the requests that fit, for a while."""
