@@ -11,13 +11,14 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from service.errors import ApiError
+from service.histogram import BulkHistogram
 from tasks import metrics as names
 from tasks.messages import Outcome, State, Timings
 from tasks.metrics import Metric as Named
@@ -39,8 +40,10 @@ class Metrics:
         self._is_multiprocess = "PROMETHEUS_MULTIPROC_DIR" in os.environ
         self._own = own = CollectorRegistry()
 
-        def histogram(metric: Named) -> Histogram:
-            return Histogram(metric.name, metric.text, metric.labels, buckets=metric.buckets, registry=own)
+        def histogram(metric: Named) -> BulkHistogram:
+            return BulkHistogram(
+                metric.name, metric.text, metric.labels, buckets=metric.buckets, registry=own
+            )
 
         def counter(metric: Named) -> Counter:
             return Counter(metric.name, metric.text, metric.labels, registry=own)
@@ -52,18 +55,22 @@ class Metrics:
         self._prompt, self._reused = counter(names.PROMPT_TOKENS), counter(names.REUSED_TOKENS)
         self._generated, self._attempts = counter(names.GENERATED_TOKENS), counter(names.ATTEMPTS)
         self._requests, self._refused = counter(names.REQUESTS), counter(names.REFUSED)
+        self._of_a_model: tuple[Counter | BulkHistogram, ...] = (
+            *(self._first, self._between, self._whole, self._queued, self._prefill, self._decode),
+            *(self._prompt, self._reused, self._generated, self._attempts),
+        )
         self._expected: set[str] = set()
 
     def expect(self, models: Iterable[str]) -> None:
-        """Show counters at 0 before the first event: from nothing to 1, a rate sees no growth."""
+        """Show everything at 0 before its first event: from nothing to 1, a rate sees no growth."""
         for reason in names.REFUSAL_REASONS:
             self._refused.labels(reason)
         for model in set(models) - self._expected:
             self._expected.add(model)
             for state in filter(lambda state: state.is_final, State):
                 self._requests.labels(model, state.value)
-            for counter in (self._prompt, self._reused, self._generated, self._attempts):
-                counter.labels(model)
+            for metric in self._of_a_model:
+                metric.labels(model)
 
     def observe(self, outcome: Outcome) -> None:
         """Count one finished request."""
@@ -75,9 +82,7 @@ class Metrics:
             self._generated.labels(model).inc(outcome.usage.completion_tokens)
         if outcome.timings is not None:
             self._observe_times(model, outcome.timings)
-        between = self._between.labels(model)
-        for gap_ms in outcome.itl_ms:
-            between.observe(gap_ms / 1e3)
+        self._between.labels(model).observe_all([gap_ms / 1e3 for gap_ms in outcome.itl_ms])
 
     def _observe_times(self, model: str, timings: Timings) -> None:
         self._queued.labels(model).observe(timings.queue_ms / 1e3)

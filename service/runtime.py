@@ -83,8 +83,8 @@ def build(settings: ApiSettings) -> Runtime:
     janitor, refusals = Janitor(redis), Refusals(redis)
 
     def keep_house() -> None:
-        catalog.refresh()
         metrics.expect(catalog.names)
+        catalog.refresh()
         store.expire_due()
         janitor.tidy()
         refusals.flush()

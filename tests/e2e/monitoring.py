@@ -16,9 +16,10 @@ from tests.e2e.serving import free_port
 from tests.waiting import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-#: What Grafana puts in place of its variables; wide enough for a few scrapes at :data:`INTERVAL`.
-VARIABLES = {"$__rate_interval": "20s", "$model": ".*"}
-INTERVAL = "500ms"
+#: What Grafana puts in place of its variables; the interval reaches back to a test's beginning.
+VARIABLES = {"$__rate_interval": "10m", "$model": ".*"}
+#: Also how long a scrape may take.
+INTERVAL = "1s"
 
 
 class Prometheus:
