@@ -36,6 +36,8 @@ LASTING = (
     "inference:models",
     "inference:child",
     "inference:requeued",
+    "inference:totals",
+    "inference:recent",
     "inference:bell:",
     "inference:claims:",
     "_kombu.binding",

@@ -166,7 +166,7 @@ def test_finished_requests_leave_what_expires(life: Life, redis: Redis) -> None:
     life.append(claim, 2, SUCCEEDED)
     life.acknowledge(taken)
     lasting = {key.decode() for key in redis.scan_iter() if redis.ttl(key) == -1}
-    assert lasting <= {keys.OUTCOMES, "inference:bell:inference.m"}
+    assert lasting <= {keys.OUTCOMES, keys.TOTALS, keys.RECENT, "inference:bell:inference.m"}
 
 
 def test_lease_is_not_lost_before_its_time(life: Life) -> None:
