@@ -18,7 +18,7 @@ PY  := $(BIN)/python
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model serve test chaos check audit deploy-check bench lock vendor clean distclean
+.PHONY: help setup model serve test chaos check audit deploy-check bench lock vendor screenshots clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -57,6 +57,9 @@ lock: setup  ## resolve the dependencies again
 	$(PY) -m uv pip compile --universal --generate-hashes --extra dev -p 3.11 pyproject.toml -o requirements.lock
 	$(PY) -m uv pip compile --universal --generate-hashes -c requirements.lock -p 3.11 pyproject.toml \
 	    -o deploy/requirements.lock
+
+screenshots: model  ## take the README's pictures of the page
+	$(PY) -m loadtest.screenshots $(ARGS)
 
 vendor: setup  ## bring the page's libraries from npm again
 	$(PY) .ci/vendor.py

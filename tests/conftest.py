@@ -6,7 +6,6 @@ It is the system's Chromium, driven by Playwright.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,21 +18,17 @@ if TYPE_CHECKING:
 
 os.environ["INFERENCE_SETTINGS"] = ""
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The browser, for the tests of one module."""
-    from playwright.sync_api import sync_playwright
+    from loadtest.browsers import NoBrowserError, chromium
 
-    path = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if path is None:
-        pytest.skip(f"no browser here: install one of {', '.join(_BROWSERS)} (Debian: apt install chromium)")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield launched
-        launched.close()
+    try:
+        with chromium() as launched:
+            yield launched
+    except NoBrowserError as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ import uPlot from "./vendor/uplot.js";
 import { history } from "./watch.js";
 
 const HEIGHT = 150;
-const SPAN_S = 300;
+/** Seconds that it shows: all there is, between these. */
+const LEAST_S = 60;
+const MOST_S = 300;
 
 /** `series`: `{ name, field, colour }`, the colour a custom property of the style sheet. */
 export function Chart({ title, series, format }) {
@@ -20,7 +22,7 @@ export function Chart({ title, series, format }) {
         ${series.map(({ name, field, colour }) => html`
           <span class="key"><i class=${`swatch ${colour}`}></i>${name} <b>${format(last?.[field] ?? NaN)}</b></span>`)}
       </figcaption>
-      <div ref=${node} role="img" aria-label=${`${title} over the last five minutes; now ${told}`}></div>
+      <div ref=${node} role="img" aria-label=${`${title} over the last minutes; now ${told}`}></div>
     </figure>`;
 }
 
@@ -54,7 +56,7 @@ function options(node, series, format) {
     legend: { show: false },
     cursor: { show: false },
     scales: {
-      x: { range: (_, _min, max) => [max - SPAN_S, max] },
+      x: { range: (_, min, max) => [Math.max(max - MOST_S, Math.min(min, max - LEAST_S)), max] },
       y: { range: (_, _min, max) => [0, Math.max(max ?? 0, 1) * 1.1] },
     },
     axes: [{ ...axis, space: 80, size: 26, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (_, ticks) => ticks.map(format) }],

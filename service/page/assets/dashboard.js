@@ -11,6 +11,7 @@ const CHARTS = [
   ["Requests", count, [["waiting", "waiting", "queue"], ["running", "running", "decode"]]],
   ["Time to first token", duration, [["p50", "ttftP50", "prefill"], ["p95", "ttftP95", "queue"]]],
   ["Between tokens", duration, [["p50", "itlP50", "prefill"], ["p95", "itlP95", "queue"]]],
+  ["Slots", count, [["busy", "busy", "decode"], ["all", "slots", "soft"]]],
   ["Refused a second", rate, [["refused", "refusedPerS", "bad"]]],
 ].map(([title, format, series]) => ({
   title, format, series: series.map(([name, field, colour]) => ({ name, field, colour })),

@@ -3,6 +3,7 @@
 /** A duration in milliseconds. */
 export function duration(ms) {
   if (!Number.isFinite(ms)) return "–";
+  if (ms === 0) return "0";
   if (ms < 10) return `${ms.toFixed(1)} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round(ms % 60_000 / 1000)} s`;
