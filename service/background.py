@@ -20,8 +20,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds that reading the outcomes waits for one; below the client's socket timeout.
 OUTCOME_WAIT_S = 2
-#: Outcomes read at once after the first.
-OUTCOME_BATCH = 100
+#: Outcomes read at once after the first, and seconds until the next ones: read one by one, each would
+#: delay the request that comes after it.
+OUTCOME_BATCH = 1000
+OUTCOME_PAUSE_S = 0.2
 #: Seconds before a step that failed runs again.
 RETRY_S = 1.0
 

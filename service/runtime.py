@@ -10,7 +10,7 @@ from redis import BlockingConnectionPool, ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from service.background import Loop, OutcomeReader, Pinger
+from service.background import OUTCOME_PAUSE_S, Loop, OutcomeReader, Pinger
 from service.catalog import Catalog
 from service.jobs import Jobs
 from service.metrics import LiveGauges, Metrics
@@ -99,7 +99,7 @@ def build(settings: ApiSettings) -> Runtime:
         loops=(
             Loop("housekeeping", keep_house, HOUSEKEEPING_S),
             Loop("ping", Pinger(redis, metrics.pinged).step, PING_S),
-            Loop("outcomes", OutcomeReader(redis, metrics.observe).step),
+            Loop("outcomes", OutcomeReader(redis, metrics.observe).step, OUTCOME_PAUSE_S),
         ),
     )
 
