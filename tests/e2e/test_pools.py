@@ -26,6 +26,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
+PROMPT = "1, 2, 3,"
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def answer(redis: Redis, valkey_url: str, model_path: Path, number: int) -> list
     store = RequestStore(redis)
     name = settings.served_name or ""
     request = GenerateRequest(
-        f"request-{number}", name, prompt="1, 2, 3,", max_tokens=6, sampling=Sampling(temperature=0)
+        f"request-{number}", name, prompt=PROMPT, max_tokens=6, sampling=Sampling(temperature=0)
     )
     RequestQueue(create_app(settings), store, settings.queue_limit).submit(request, "", 60)
     events = wait_until(lambda: _ended(store, request.id), timeout=60)
@@ -114,7 +115,7 @@ def test_every_pool_runs_the_task(start_worker, redis, valkey_url, model_path, o
 def test_flower_shows_the_worker_its_children_and_its_requests(
     start_worker, redis, valkey_url, model_path, tmp_path
 ):
-    start_worker(slots="2", workers="1")
+    start_worker(slots="2", workers="1", log_level="info")
     wait_until(lambda: Registry(redis).children(), timeout=60)
     port = free_port()
     env = {
@@ -136,7 +137,13 @@ def test_flower_shows_the_worker_its_children_and_its_requests(
     with (tmp_path / "flower.log").open("w") as log:
         flower = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
     try:
-        workers = wait_until(lambda: _flower_workers(port), timeout=60)
+        workers = wait_until(lambda: _flower(port, "workers?refresh=1"), timeout=60)
+        # Flower asks the worker for events a few seconds after its start.
+        wait_until(lambda: "enabled by remote" in (tmp_path / "worker.log").read_text(), timeout=60)
+        for number in range(2):
+            answer(redis, valkey_url, model_path, number)
+        tasks = wait_until(lambda: _done_tasks(port, 2), timeout=60)
+        (active,) = wait_until(lambda: _flower(port, "workers?refresh=1"), timeout=60).values()
     finally:
         flower.terminate()
         flower.wait(30)
@@ -144,11 +151,23 @@ def test_flower_shows_the_worker_its_children_and_its_requests(
     assert shown["stats"]["pool"]["max-concurrency"] == 2
     assert [child["free"] for child in shown["stats"]["pool"]["children"]] == [2]
     assert "tasks.generate" in str(shown["registered"])
+    assert {task["name"] for task in tasks} == {"tasks.generate"}
+    assert sorted(task["args"] for task in tasks) == ["['request-0']", "['request-1']"]
+    assert sorted(task["uuid"] for task in tasks) == ["request-0", "request-1"]
+    assert active["stats"]["total"] == {"tasks.generate": 2}
+    assert PROMPT not in str(tasks)
+    assert PROMPT not in str(active)
 
 
-def _flower_workers(port: int) -> dict[str, Any]:
+def _done_tasks(port: int, num: int) -> list[dict[str, Any]]:
+    """The tasks that Flower knows of, once ``num`` are done."""
+    tasks = list(_flower(port, "tasks").values())
+    return tasks if sum(task["state"] == "SUCCESS" for task in tasks) == num else []
+
+
+def _flower(port: int, path: str) -> dict[str, Any]:
     try:
-        answer = httpx.get(f"http://127.0.0.1:{port}/api/workers", params={"refresh": "1"}, timeout=30)
+        answer = httpx.get(f"http://127.0.0.1:{port}/api/{path}", timeout=30)
     except httpx.HTTPError:
         return {}
     return answer.json() if answer.status_code == 200 else {}
