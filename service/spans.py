@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def instrument(app: Flask, settings: ApiSettings) -> None:
     """Trace ``app`` and what it asks of Redis, and send the trace's context along with each message."""
     provider = make_provider(settings, "inference-api")
-    probes = ",".join(f"{path}$" for path in PROBED)
+    probes = ",".join(f"^https?://[^/]+{path}" for path in PROBED)
     FlaskInstrumentor().instrument_app(  # type: ignore[no-untyped-call]
         app, tracer_provider=provider, excluded_urls=probes, enable_commenter=False
     )
