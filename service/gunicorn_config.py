@@ -63,6 +63,13 @@ def when_ready(server: Any) -> None:
     signal.signal(signal.SIGTERM, on_term)
 
 
+def worker_exit(_server: Any, worker: Any) -> None:
+    """Send what is left of traces now: greenlets don't run any more when the interpreter ends."""
+    from service import tracing
+
+    tracing.close(getattr(worker, "wsgi", None))
+
+
 def child_exit(_server: Any, worker: Any) -> None:
     """Drop a dead process's live gauges; its counters stay part of the sum."""
     for file in Path(os.environ[_METRICS_DIR]).glob(f"gauge_live*_{worker.pid}.db"):

@@ -14,6 +14,7 @@ from opentelemetry.instrumentation.flask import FlaskInstrumentor
 from opentelemetry.instrumentation.redis import RedisInstrumentor
 
 from service.access import PROBED, Exchange, present
+from service.tracing import EXTENSION
 from tasks.otel import OUTCOME, REQUEST_ID, Wall, describe_end, make_provider
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def instrument(app: Flask, settings: ApiSettings) -> None:
     """Trace ``app`` and what it asks of Redis, and send the trace's context along with each message."""
-    provider = make_provider(settings, "inference-api")
+    provider = make_provider(settings, "inference-api", closes_itself=False)
     probes = ",".join(f"^https?://[^/]+{path}" for path in PROBED)
     FlaskInstrumentor().instrument_app(  # type: ignore[no-untyped-call]
         app, tracer_provider=provider, excluded_urls=probes, enable_commenter=False
@@ -35,6 +36,7 @@ def instrument(app: Flask, settings: ApiSettings) -> None:
     # Not Celery's instrumentation: its span of a publish never ends when the queue is full, and stays in
     # memory as the parent of all that follows on the connection.
     signals.before_task_publish.connect(_send_along, weak=False)
+    app.extensions[EXTENSION] = provider
     _trace_answers(app, provider.get_tracer(__name__))
 
 

@@ -33,15 +33,17 @@ GOODBYE_S = 2.0
 REQUEST_ID, OUTCOME, ATTEMPT = "inference.request.id", "inference.outcome", "inference.attempt"
 
 
-def make_provider(settings: BrokerSettings, service: str) -> TracerProvider:
+def make_provider(settings: BrokerSettings, service: str, *, closes_itself: bool = True) -> TracerProvider:
     """What sends this process's spans, from a thread of its own.
 
-    ``service`` names the process unless ``OTEL_SERVICE_NAME`` does.
+    ``service`` names the process unless ``OTEL_SERVICE_NAME`` does. If it ``closes_itself``, it sends what is
+    left at the interpreter's end.
     """
     os.environ[ENDPOINT] = settings.otlp_endpoint or ""
     os.environ.setdefault(TIMEOUT, str(SEND_S))
     name = os.environ.get("OTEL_SERVICE_NAME") or service
-    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    resource = Resource.create({"service.name": name})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=closes_itself)
     provider.sampler = _RequestsOnly(provider.sampler)
     provider.add_span_processor(_Batches(OTLPSpanExporter()))
     return provider
