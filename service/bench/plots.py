@@ -57,5 +57,6 @@ def _lines(axes: Axes, rows: Sequence[Row], figure: str, label: str | None) -> N
         style: dict[str, Any] = {"marker": "o", "label": series} if label else {"linestyle": "--"}
         axes.plot(*zip(*points, strict=True), color=f"C{number}", **style)
     if label:
-        axes.set(xlabel="requests at once", ylabel=label, ylim=(0, None))
+        ticks = sorted({row.concurrency for row in rows})
+        axes.set(xlabel="requests at once", ylabel=label, ylim=(0, None), xticks=ticks)
         axes.grid(alpha=0.3)

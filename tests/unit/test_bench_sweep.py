@@ -15,6 +15,7 @@ from service.bench import plots, report
 from service.bench.cases import Encoded, Sweep, names, parse_counts, parse_shapes, shapes_for, slots_each
 from service.bench.encodings import encoded, encoding_of
 from service.bench.report import Row
+from service.cli import sweep
 
 pytestmark = pytest.mark.unit
 
@@ -116,3 +117,14 @@ def test_the_plots_have_a_line_for_each_service(tmp_path: Path):
         text = path.read_text()
         assert "<!-- Q8_0 1x2 -->" in text
         assert "<!-- Q8_0 2x1 -->" in text
+
+
+def test_without_matplotlib_it_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(plots, "can_plot", lambda: False)
+    sweep._require_folder(tmp_path / "out")
+    assert "pip install 'concurrent-inference-server[plots]'" in capsys.readouterr().err
+    sweep._write(ROWS, "the command", tmp_path / "out")
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"sweep.md", "sweep.csv", "sweep.json"}
