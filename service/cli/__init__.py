@@ -13,6 +13,7 @@ _COMMANDS = {
     "api": ("service.cli.api:api", "Run the HTTP API alone."),
     "worker": ("service.cli.worker:worker", "Run a worker host alone."),
     "generate": ("service.cli.generate:generate", "Stream one answer in the terminal."),
+    "top": ("service.cli.top:top", "Watch a service in the terminal."),
     "bench": ("service.cli.bench:bench", "Measure throughput and latency under concurrent load."),
     "tune": ("service.cli.tune:tune", "Find the best settings for this machine, and write them down."),
     "doctor": ("service.cli.doctor:doctor", "Check whether it would work here, and say what to change."),

@@ -58,15 +58,26 @@ class Sample:
 
 def served_model(url: str) -> str:
     """Name of the first model that the server at ``url`` lists. Raises :class:`ClientError`."""
-    connection = _connect(url)
     try:
-        connection.request("GET", _path(url, "/v1/models"))
-        listed = json.loads(_checked(connection.getresponse()).read())
-        return str(listed["data"][0]["id"])
-    except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+        return str(get_json(url, "/v1/models")["data"][0]["id"])
+    except LookupError as error:
         raise ClientError(f"{url} doesn't say which model it serves: {error}") from error
+
+
+def get_json(url: str, path: str, api_key: str | None = None) -> dict[str, Any]:
+    """What the server at ``url`` answers to a GET of ``path``. Raises :class:`ClientError`."""
+    connection = _connect(url)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        connection.request("GET", _path(url, path), headers=headers)
+        found: dict[str, Any] = json.loads(_checked(connection.getresponse()).read())
+    except (OSError, http.client.HTTPException) as error:
+        raise ClientError(f"{url} can't be reached: {error or type(error).__name__}") from error
+    except ValueError as error:
+        raise ClientError(f"{url} doesn't answer in JSON: {error}") from error
     finally:
         connection.close()
+    return found
 
 
 def chat_body(model: str, prompt: str, system: str | None, max_tokens: int, **options: Any) -> dict[str, Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
 import threading
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -312,3 +315,29 @@ def _until_error(chunks: object) -> list[object]:
         return list(chunks)  # type: ignore[call-overload,no-any-return]
     except Exception:
         return []
+
+
+def test_top_once(service: Served):
+    text = ask(service)
+    done = run_command("top", "--once", "--url", service.url)
+    assert done.returncode == 0, done.stderr
+    assert " of 64" in done.stdout
+    assert served_model(service.url)[:20] in done.stdout
+    assert "succeeded" in done.stdout
+    assert text not in done.stdout
+
+
+def test_top_watches_until_ctrl_c(service: Served):
+    terminal, own = pty.openpty()
+    environ = {**clean_environment(), "TERM": "xterm", "COLUMNS": "130", "LINES": "40"}
+    process = subprocess.Popen([*COMMAND, "top", "--url", service.url], stdout=own, stderr=own, env=environ)
+    os.close(own)
+    shown = b""
+    while shown.count(b"tokens a second") < 3:  # drawn that often
+        shown += os.read(terminal, 65536)
+    process.send_signal(signal.SIGINT)
+    with suppress(OSError):  # the other side is closed
+        while os.read(terminal, 65536):
+            pass
+    assert process.wait(timeout=30) == 0
+    os.close(terminal)

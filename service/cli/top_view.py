@@ -1,0 +1,136 @@
+"""How ``top`` looks."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from service.cli.snapshot import ChildRow, History, RequestRow, Snapshot, percentile
+
+#: Cells of a time line, at most; of the columns beside it; of those that only fit on a wide terminal.
+BAR = 36
+BESIDE, EXTRA = 54, 20
+#: Cells of the line of rates.
+RATES = 24
+LEVELS = "▁▂▃▄▅▆▇█"
+#: Phase of a request → what it is drawn with, in the order of time; to be told apart without colours, too.
+PHASES = {
+    "queue": ("░", "yellow"),
+    "other": ("·", "bright_black"),
+    "prefill": ("▓", "magenta"),
+    "decode": ("█", "green"),
+}
+
+
+def view(
+    snapshot: Snapshot, history: History, size: tuple[int, int], problem: str | None = None
+) -> RenderableType:
+    """All of it, in ``size``: cells of a line, recent requests; ``problem``: why there is nothing newer."""
+    width, num_rows = size
+    parts: list[RenderableType] = [_figures(snapshot, history), "", _children(snapshot.children), ""]
+    parts += (_legend(), _recent(snapshot.recent[: max(num_rows, 0)], width))
+    if problem is not None:
+        parts.insert(0, Text(f"{problem} Asking again …", style="bold red"))
+    return Group(*parts)
+
+
+def _figures(snapshot: Snapshot, history: History) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    fresh = snapshot.fresh
+    slots = sum(child.slots for child in snapshot.children)
+    busy = sum(child.busy for child in snapshot.children)
+    ttft = [each.ttft_ms for each in fresh]
+    table.add_row("waiting", _gauge(snapshot.waiting, snapshot.cap), "tokens a second", _rate(history))
+    table.add_row("slots busy", _gauge(busy, slots), "first token, p50 · p95", _pair(ttft, ttft))
+    between = [each.itl_ms for each in fresh], [each.itl_p95_ms for each in fresh]
+    table.add_row("running", str(snapshot.running), "between tokens, p50 · p95", _pair(*between))
+    counts = f"{snapshot.num_finished} · {snapshot.num_tokens} tokens"
+    table.add_row("refused", str(snapshot.num_refused), "finished", counts)
+    return table
+
+
+def _gauge(value: int, most: int) -> Text:
+    filled = round(10 * value / most) if most else 0
+    style = "red" if most and value >= most else "green"
+    return Text.assemble((f"{'█' * filled}{'░' * (10 - filled)}", style), f" {value} of {most}")
+
+
+def _rate(history: History) -> Text:
+    now = history.tokens_per_s
+    return Text.assemble(
+        "-" if now is None else f"{now:.1f}  ", (sparkline(list(history.rates)[-RATES:]), "green")
+    )
+
+
+def sparkline(values: list[float]) -> str:
+    """The values as a line of blocks, the largest the highest."""
+    most = max(values, default=0.0) or 1.0
+    return "".join(LEVELS[round(value / most * (len(LEVELS) - 1))] for value in values)
+
+
+def _pair(middle: list[float], high: list[float]) -> str:
+    return f"{duration(percentile(middle, 0.5))} · {duration(percentile(high, 0.95))}"
+
+
+def duration(ms: float | None) -> str:
+    """Milliseconds as people read them."""
+    if ms is None:
+        return "-"
+    return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def _children(children: tuple[ChildRow, ...]) -> RenderableType:
+    if not children:
+        return Text("No worker holds a model. Requests wait until one comes.", style="yellow")
+    table = Table("worker/child", "model", "slots", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for child in children:
+        slots = Text.assemble(("■" * child.busy, "green"), "□" * (child.slots - child.busy))
+        table.add_row(child.id, child.model, slots)
+    return table
+
+
+def _legend() -> Text:
+    return Text.assemble(
+        "recent requests  ", *((f"{block} {name}  ", style) for name, (block, style) in PHASES.items())
+    )
+
+
+def _recent(rows: tuple[RequestRow, ...], width: int) -> Table:
+    is_wide = width >= BESIDE + EXTRA + BAR
+    cells = min(BAR, max(8, width - BESIDE))
+    names = ["request", "state", "tokens", "time line", "first token", "in all"]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in names + ["attempts", "finished"] * is_wide:
+        is_text = name in ("request", "state", "time line")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+    longest = max((row.e2e_ms for row in rows), default=1.0)
+    for row in rows:
+        table.add_row(*_shown(row, timeline(row, longest, cells))[: len(table.columns)])
+    return table
+
+
+def _shown(row: RequestRow, line: Text) -> list[RenderableType]:
+    return [
+        row.id[-8:],
+        Text(row.state, style="" if row.state == "succeeded" else "red"),
+        str(row.num_tokens),
+        line,
+        duration(row.ttft_ms or None),
+        duration(row.e2e_ms),
+        str(row.attempts),
+        time.strftime("%H:%M:%S", time.localtime(row.finished)),
+    ]
+
+
+def timeline(row: RequestRow, longest_ms: float, most: int = BAR) -> Text:
+    """What a request's time went into; one that took ``longest_ms`` has ``most`` cells."""
+    scale, spent, cells, line = most / longest_ms, 0.0, 0, Text()
+    for phase, (block, colour) in PHASES.items():
+        spent += getattr(row, f"{phase}_ms")
+        until = round(spent * scale)
+        line.append(block * (until - cells), colour)
+        cells = max(cells, until)
+    return line
