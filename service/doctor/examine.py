@@ -10,7 +10,7 @@ from service.doctor.cores import look_at_cores
 from service.doctor.finding import Finding
 from service.doctor.memory import look_at_memory
 from service.doctor.model import look_at_context, read_model
-from service.doctor.place import look_at_port, look_at_state, look_at_traces
+from service.doctor.place import look_at_metrics_port, look_at_port, look_at_state, look_at_traces
 from service.doctor.store import look_at_embedded, look_at_store
 from service.settings import ApiSettings
 from service.supervisor.settings import LocalSettings
@@ -26,6 +26,8 @@ def examine_model(path: Path, settings: WorkerSettings) -> Iterator[Finding]:
         yield look_at_memory(facts, settings)
     yield from look_at_cores(settings)
     yield look_at_build(settings)
+    if settings.metrics_port:
+        yield look_at_metrics_port(settings.metrics_host, settings.metrics_port)
 
 
 def examine_place(api: ApiSettings, local: LocalSettings, redis_url: str | None) -> Iterator[Finding]:

@@ -18,6 +18,16 @@ from service.supervisor.state import locked
 ROOM = 1 << 30
 
 
+def look_at_metrics_port(host: str, port: int) -> Finding:
+    """Whether the worker host's ``/metrics`` can be served."""
+    try:
+        require_free(host, port)
+    except ServiceError:
+        told = f"Something listens on {host}, port {port} already."
+        return Finding("metrics port", Level.PROBLEM, told, "Pass another --metrics-port.")
+    return Finding("metrics port", Level.OK, f"{host}, port {port} is free")
+
+
 def look_at_port(host: str, port: int) -> Finding:
     """Whether the API can listen."""
     try:
@@ -35,8 +45,8 @@ def look_at_traces(endpoint: str) -> Finding:
     if find_spec("opentelemetry") is None:
         advice = "pip install 'concurrent-inference-server[tracing]', or leave --otlp-endpoint out."
         return Finding("traces", Level.WARNING, "OpenTelemetry is not installed.", advice)
-    place = urlsplit(endpoint)
     try:
+        place = urlsplit(endpoint)
         address = (place.hostname or "", place.port or (443 if place.scheme == "https" else 80))
         socket.create_connection(address, timeout=2).close()
     except (OSError, ValueError) as error:

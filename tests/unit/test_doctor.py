@@ -13,7 +13,7 @@ from service.doctor.cores import look_at_cores
 from service.doctor.finding import Level
 from service.doctor.memory import Need, look_at_memory
 from service.doctor.model import ModelFacts, look_at_context
-from service.doctor.place import look_at_port, look_at_state
+from service.doctor.place import look_at_metrics_port, look_at_port, look_at_state, look_at_traces
 from tasks.settings import WorkerSettings, available_cores
 
 pytestmark = pytest.mark.unit
@@ -99,7 +99,9 @@ def test_a_port_that_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert look_at_port("127.0.0.1", port).level is Level.PROBLEM
+        assert look_at_metrics_port("127.0.0.1", port).level is Level.PROBLEM
     assert look_at_port("127.0.0.1", port).level is Level.OK
+    assert look_at_metrics_port("127.0.0.1", port).level is Level.OK
 
 
 def test_a_state_folder_that_can_not_be_one(tmp_path: Path):
@@ -108,3 +110,12 @@ def test_a_state_folder_that_can_not_be_one(tmp_path: Path):
     assert look_at_state(tmp_path).level is Level.OK
     (tmp_path / "file").touch()
     assert look_at_state(tmp_path / "file" / "state").level is Level.PROBLEM
+
+
+def test_a_collector_that_nobody_started():
+    pytest.importorskip("opentelemetry", reason="needs the extra 'tracing': pip install -e '.[tracing]'")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert look_at_traces(endpoint).level is Level.OK
+    assert look_at_traces(endpoint).level is Level.WARNING
+    assert look_at_traces("http://[nonsense").level is Level.WARNING
