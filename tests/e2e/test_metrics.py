@@ -33,6 +33,8 @@ API = ("--api-workers", "2", "--queue-limit", str(LIMIT), "--drain-timeout", "5"
 #: One prompt for all, so that its length is known.
 PROMPT = "The quick brown fox"
 SHORT, LONG = 12, 900
+#: Labels of which one endpoint has several values here.
+DISTINGUISHING = ("outcome", "reason", "state", "command", "what", "le")
 
 
 class Load:
@@ -78,9 +80,7 @@ def scraped(port: int) -> dict[str, float]:
     text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            rest = [
-                v for k, v in sample.labels.items() if k in ("outcome", "reason", "state", "command", "le")
-            ]
+            rest = [value for label, value in sample.labels.items() if label in DISTINGUISHING]
             found[" ".join([sample.name, *rest])] = sample.value
     return found
 
@@ -114,7 +114,8 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
     load.cancel(waiting.pop())
 
     # The child dies in the middle of it all, and its replacement goes on.
-    before = scraped(metrics_port)
+    steps = "inference_engine_work_total steps"
+    before, before_on_api = scraped(metrics_port), wait_until(lambda: scraped(served.port)[steps])
     os.kill(wait_claimed(load.store, holding[0], 1), signal.SIGKILL)
     for each in holding:
         wait_claimed(load.store, each, 2)
@@ -159,6 +160,8 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
     grown = [name for name in before if "_total" in name or "_count" in name or "_bucket" in name]
     assert grown
     assert not [name for name in grown if worker[name] < before[name]]
+
+    assert found[steps] > before_on_api
 
     # An API process dies: what it counted stays in the sum.
     gunicorn = served.part("gunicorn")
