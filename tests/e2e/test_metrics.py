@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tasks import keys, metrics
 from tasks.store import RequestStore
-from tests.e2e.monitoring import Prometheus, panels, prometheus
-from tests.e2e.serving import Served, free_port
+from tests.e2e.monitoring import Prometheus, panels, prometheus, quiet_port
+from tests.e2e.serving import Served
 from tests.e2e.test_recovery import final, store_of, wait_claimed
 from tests.waiting import wait_until
 
@@ -87,7 +87,7 @@ def scraped(port: int) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def metrics_port() -> int:
-    return free_port()
+    return quiet_port()
 
 
 @pytest.fixture(scope="module")
