@@ -20,12 +20,14 @@ class Watched:
         page: Playwright's.
         complaints: errors in the console or uncaught, and what was loaded from elsewhere.
         expected: statuses that are part of the test; the browser puts each into its console.
+        is_broken_off: likewise, that connections are lost.
     """
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.url = url
         self.complaints: list[str] = []
         self.expected: set[int] = set()
+        self.is_broken_off = False
         self._context = browser.new_context(**options)
         self._context.set_default_timeout(PATIENCE_MS)
         expect.set_options(timeout=PATIENCE_MS)
@@ -37,9 +39,9 @@ class Watched:
         expect(self.page.locator("[name=model] option")).not_to_have_count(0)
 
     def _on_console(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning") and not any(
-            f"status of {status}" in text for status in self.expected
-        ):
+        is_known = any(f"status of {status}" in text for status in self.expected)
+        is_known |= self.is_broken_off and "net::ERR_" in text
+        if kind in ("error", "warning") and not is_known:
             self.complaints.append(f"{kind}: {text}")
 
     def _on_request(self, url: str) -> None:

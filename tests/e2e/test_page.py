@@ -151,6 +151,29 @@ def test_a_stream_goes_on_when_its_child_dies(visit: Visit, served: Served) -> N
     assert re.fullmatch(r"queue .*, other .*, prefill .*, decode .*", told)
 
 
+def test_a_stream_goes_on_when_its_api_process_dies(visit: Visit, served: Served) -> None:
+    visited = visit(served.url)
+    visited.is_broken_off = True
+    go_on_and_on(visited)
+    visited.set(max_tokens="200")
+    visited.send("Count.")
+    visited.wait_text(20)
+    [process] = served.part("gunicorn").children()
+    with visited.page.expect_request("**/v1/requests/*/events"):
+        process.kill()
+    assert "200 tokens" in visited.wait_timings()
+    [latest, *_] = status(served)["recent"]
+    assert (latest["state"], latest["generated_tokens"], latest["attempts"]) == ("succeeded", 200, 1)
+    answer = httpx.get(f"{served.url}/v1/requests/{latest['id']}", timeout=30).json()
+    whole = answer["response"]["choices"][0]["message"]["content"]
+    assert words(visited.wait_text()) == words(whole)
+
+
+def words(markdown: str) -> list[str]:
+    """What is the same in a text and on the page."""
+    return re.findall(r"[a-z]+", markdown.lower())
+
+
 def test_a_key_is_asked_for_and_used(visit: Visit, served: Served) -> None:
     visited = visit(served.url)
     visited.expected.add(401)
