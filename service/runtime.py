@@ -17,13 +17,13 @@ from service.metrics import LiveGauges, Metrics
 from service.places import Places
 from service.settings import ApiSettings
 from service.subscriber import Subscriber
+from tasks.broker import connect
 from tasks.celery import create_app as create_celery
 from tasks.janitor import Janitor
 from tasks.queue import RequestQueue
 from tasks.registry import Registry
 from tasks.status import Refusals, StatusReader
 from tasks.store import RequestStore
-from tasks.transport import connect
 
 if TYPE_CHECKING:
     from typing import Any

@@ -8,11 +8,13 @@ from celery import Celery, signals
 from celery.app.amqp import AMQP
 
 from tasks import logs
+from tasks.broker import Broker
 from tasks.messages import queue_name
 from tasks.metrics import WORKER_LAYOUT
+from tasks.reserved import UNACKED_OPTIONS
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
 from tasks.tally import SharedTallies
-from tasks.transport import UNACKED_OPTIONS, Broker, Connection
+from tasks.transport import Connection
 
 #: Seconds until a command or a connection attempt that Redis does not answer is given up. A publish is tried
 #: twice.

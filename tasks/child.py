@@ -18,6 +18,7 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from tasks.attempts import attempt_observers
+from tasks.broker import connect
 from tasks.deliver import Deliverer
 from tasks.engine.cores import Threads
 from tasks.engine.engine import Engine, EngineOptions
@@ -31,7 +32,6 @@ from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
 from tasks.run import Run
 from tasks.store import Append, Claim, RequestStore, SuspectError
 from tasks.tally import Tally
-from tasks.transport import connect
 
 if TYPE_CHECKING:
     from tasks.settings import WorkerSettings

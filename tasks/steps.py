@@ -16,8 +16,9 @@ from celery.utils.timer2 import Timer
 from celery.worker import state
 from redis import RedisError
 
+from tasks.broker import connect
+from tasks.reserved import UNACKED_OPTIONS
 from tasks.store import script_source
-from tasks.transport import UNACKED_OPTIONS, connect
 
 logger = logging.getLogger(__name__)
 

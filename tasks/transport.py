@@ -15,25 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import kombu
-from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps, loads
-from kombu.utils.uuid import uuid
-from redis import BlockingConnectionPool, Redis
 from redis import ConnectionError as RedisConnectionError
+from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from tasks.keys import LEASES, PREFIX, UNACKED
+from tasks.keys import PREFIX
+from tasks.reserved import QoS, request_id, tag_of
 from tasks.store import Submission, script_source
 
 if TYPE_CHECKING:
@@ -43,21 +41,10 @@ if TYPE_CHECKING:
 QUEUE_PREFIX = "inference."
 #: Lists with a token when a queue may have messages.
 BELL_PREFIX = PREFIX + "bell:"
-#: Overdue leases looked at in one sweep.
-SWEEP_BATCH = 100
 #: Pauses in seconds between attempts to connect again.
 RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
-#: How much of a death a run counts as whose child died, or whose lease ran out (:meth:`RequestStore.deaths`).
-DEATH, LOST_LEASE = 1.0, 0.25
 #: Message header, never sent, of what a message is to be pushed with: a :class:`tasks.store.Submission`.
 SUBMISSION = "submission"
-#: Where kombu keeps what is reserved; names of our own, so that another Celery application in the same
-#: database never meets it.
-UNACKED_OPTIONS = {
-    "unacked_key": UNACKED,
-    "unacked_index_key": LEASES,
-    "unacked_mutex_key": PREFIX + "unacked_mutex",
-}
 
 TRANSPORT_ALIASES.update(
     {
@@ -90,164 +77,6 @@ class Connection(kombu.Connection):  # type: ignore[misc]
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Connect, with kombu's arguments but other pauses."""
         return super().ensure_connection(*args, **{**RECONNECT, **kwargs})
-
-
-# ---- where Redis is -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """What kombu needs to reach the Redis that ``redis_url`` names: a URL of ours and transport options."""
-
-    url: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def at(cls, redis_url: str) -> Broker:
-        """Translate a ``redis://``, ``rediss://`` or ``sentinel://`` URL. Raises ``ValueError`` on others."""
-        scheme = _scheme(redis_url)
-        if scheme == "sentinel":
-            place = _SentinelPlace.parse(redis_url)
-            options = {"sentinels": place.hosts, "master_name": place.master}
-            return cls(f"inference-sentinel{place.first.removeprefix('sentinel')}", options)
-        if scheme == "rediss":
-            return cls("inference-" + _verified(redis_url))
-        return cls("inference-" + redis_url)
-
-
-def connect(redis_url: str, max_connections: int = 32, **options: Any) -> Redis:
-    """A client of the Redis that ``redis_url`` names; threads and greenlets wait for a free connection.
-
-    Args:
-        redis_url: ``redis://``, ``rediss://`` or ``sentinel://``, as in the settings.
-        max_connections: commands under way at the same time.
-        options: redis-py's, for example ``socket_timeout`` in seconds.
-    """
-    if _scheme(redis_url) == "sentinel":
-        return _SentinelPlace.parse(redis_url).connect(**options)
-    pool = BlockingConnectionPool.from_url(redis_url, max_connections=max_connections, **options)
-    return Redis(connection_pool=pool)
-
-
-def _scheme(redis_url: str) -> str:
-    scheme = urlsplit(redis_url).scheme
-    if scheme not in ("redis", "rediss", "sentinel"):
-        raise ValueError(f"redis_url must begin with redis://, rediss:// or sentinel://, not {scheme!r}")
-    return scheme
-
-
-def _verified(url: str) -> str:
-    """Ask for the certificate to be verified unless the URL says otherwise; kombu's default is not to."""
-    parts = urlsplit(url)
-    query = {"ssl_cert_reqs": "required", **dict(parse_qsl(parts.query))}
-    return parts._replace(query=urlencode(query)).geturl()
-
-
-@dataclass(frozen=True, slots=True)
-class _SentinelPlace:
-    """``sentinel://[user:password@]host:port[;sentinel://host:port …]/db?master_name=mymaster``."""
-
-    first: str
-    hosts: list[tuple[str, int]]
-    master: str
-    db: int
-    credentials: dict[str, str]
-
-    @classmethod
-    def parse(cls, url: str) -> _SentinelPlace:
-        parts = [urlsplit(each) for each in url.split(";")]
-        last = parts[-1]
-        named = {"username": parts[0].username, "password": parts[0].password}
-        return cls(
-            first=parts[0]._replace(path=last.path, query="").geturl(),
-            hosts=[(part.hostname or "127.0.0.1", part.port or 26379) for part in parts],
-            master=dict(parse_qsl(last.query)).get("master_name", "mymaster"),
-            db=int(last.path.strip("/") or 0),
-            credentials={k: v for k, v in named.items() if v},
-        )
-
-    def connect(self, **options: Any) -> Redis:
-        manager = Sentinel(self.hosts, **self.credentials, **options)  # type: ignore[no-untyped-call]
-        # Its pool never waits, it raises; so it may grow.
-        client = manager.master_for(self.master, db=self.db, max_connections=10_000)  # type: ignore[no-untyped-call]
-        return cast("Redis", client)
-
-
-# ---- what is reserved ---------------------------------------------------------------------------
-
-
-class QoS(kombu_redis.QoS):  # type: ignore[misc]
-    """Reserved messages, leased by Redis's clock so that hosts whose clocks differ agree."""
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        """Note a message that was just received, and lease it unless that was done as it was taken."""
-        if delivery_tag != self.channel.taken:
-            self._reserve(message, delivery_tag)
-        # Not kombu's Redis QoS, which would write its own clock's time.
-        virtual.QoS.append(self, message, delivery_tag)
-
-    def _reserve(self, message: Any, delivery_tag: str) -> None:
-        info = message.delivery_info
-        entry = dumps([message._raw, info["exchange"], info["routing_key"]])
-        with self.channel.conn_or_acquire() as client:
-            self.channel.scripts.reserve(args=[*self._names, delivery_tag, entry], client=client)
-
-    def restore_by_tag(self, tag: Any, client: Redis | None = None, leftmost: bool = False) -> None:
-        """Put a message back at the head of its line, whichever end was asked for."""
-        # What a worker hands back when it ends is no fault of the request.
-        charge = 0.0 if self.channel.do_restore else DEATH
-        with self.channel.conn_or_acquire(client) as redis:
-            self._requeue(redis, tag, charge)
-
-    def restore_unacked(self, client: Redis | None = None) -> None:
-        """Put everything back, in the order it came."""
-        with self.channel.conn_or_acquire(client) as redis:
-            for tag in reversed(list(self._delivered)):
-                self._requeue(redis, tag)
-        self._delivered.clear()
-
-    def restore_visible(self, start: int = 0, num: int | None = None, interval: int = 1) -> None:
-        """Put back what is leased to workers that stopped renewing. No lock: each is taken atomically."""
-        lease = self.visibility_timeout
-        # After Redis was away all leases look overdue; whoever lives renews his before long.
-        if monotonic() - self.channel.opened < lease / 2:
-            return
-        with self.channel.conn_or_acquire() as client:
-            args = [self.unacked_index_key, lease, num or SWEEP_BATCH]
-            for tag in self.channel.scripts.overdue(args=args, client=client):
-                self._requeue(client, tag.decode(), LOST_LEASE, lease)
-
-    def _requeue(self, client: Redis, tag: str, charge: float = 0.0, lease: float | str = "") -> None:
-        entry = cast("bytes | None", client.hget(self.unacked_key, tag))
-        if entry is None:
-            client.zrem(self.unacked_index_key, tag)
-            return
-        raw, exchange, routing_key = loads(entry)
-        queue, where = self.channel.place_of(raw, exchange, routing_key)
-        again = _redelivered(raw)
-        args = [*self._names, tag, lease, where, dumps(again), _tag(again), _request_id(raw), queue, charge]
-        self.channel.scripts.requeue(args=args, client=client)
-
-    @property
-    def _names(self) -> tuple[str, str]:
-        return self.unacked_index_key, self.unacked_key
-
-
-def _request_id(message: dict[str, Any]) -> str:
-    return cast("str", message.get("headers", {}).get("id") or "")
-
-
-def _tag(message: dict[str, Any]) -> str:
-    return cast("str", message["properties"]["delivery_tag"])
-
-
-def _redelivered(raw: dict[str, Any]) -> dict[str, Any]:
-    """The message as it is to be delivered again."""
-    properties = raw["properties"]
-    info = {**properties.get("delivery_info", {}), "redelivered": True}
-    # A new tag: a worker that lost its lease may still acknowledge the old one.
-    properties = {**properties, "delivery_info": info, "delivery_tag": uuid()}
-    return {**raw, "properties": properties, "headers": {**raw.get("headers", {}), "redelivered": True}}
 
 
 class Scripts:
@@ -354,11 +183,11 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         lists, limit = self._lists(queue), self.queue_limit or 0
         step = self.priority_steps.index(self.priority(self._get_message_priority(message))) + 1
         if submission is None:
-            limit = limit if _request_id(message) else 0
+            limit = limit if request_id(message) else 0
             reply = cast("int", self.scripts.push(keys=lists, args=[limit, step, dumps(message)]))
             waiting = -reply - 1 if reply < 0 else None
         else:
-            args = [limit, step, dumps(message), _tag(message), *submission.args()]
+            args = [limit, step, dumps(message), tag_of(message), *submission.args()]
             submission.reply = cast("list[Any]", self.scripts.submit(keys=lists, args=args))
             waiting = submission.num_waiting
         if waiting is not None:

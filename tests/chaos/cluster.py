@@ -17,8 +17,8 @@ from service.supervisor.valkey import binary
 from tasks import keys
 from tasks.messages import queue_name
 from tasks.registry import Registry
+from tasks.reserved import UNACKED_OPTIONS
 from tasks.store import RequestStore
-from tasks.transport import UNACKED_OPTIONS
 from tests.chaos.process import Process
 from tests.chaos.proxy import Proxy
 from tests.e2e.serving import COMMAND, clean_environment, free_port

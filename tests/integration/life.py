@@ -12,8 +12,8 @@ from redis import Redis
 from tasks import keys
 from tasks.janitor import Janitor
 from tasks.messages import End, FinishReason, GenerateRequest, State, Usage
+from tasks.reserved import DEATH, LOST_LEASE
 from tasks.store import Append, Claim, Key, Record, RequestStore, Submission, script_source
-from tasks.transport import DEATH, LOST_LEASE
 
 MODEL, LIST = "m", "inference.m"
 MAX_ATTEMPTS = 3

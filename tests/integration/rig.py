@@ -17,8 +17,8 @@ from redis import Redis
 
 from tasks.celery import create_app
 from tasks.messages import queue_name
+from tasks.reserved import UNACKED_OPTIONS
 from tasks.settings import BrokerSettings
-from tasks.transport import UNACKED_OPTIONS
 from tests.waiting import wait_until
 
 WORKERS, SLOTS = 2, 4

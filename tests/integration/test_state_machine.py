@@ -22,8 +22,8 @@ from redis import Redis
 
 from tasks import keys
 from tasks.messages import State
+from tasks.reserved import DEATH
 from tasks.store import Claim
-from tasks.transport import DEATH
 from tests.integration.life import SUCCEEDED, Life, Taken
 
 pytestmark = pytest.mark.integration

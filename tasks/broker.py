@@ -1,0 +1,88 @@
+"""Where Redis is: one setting's URL, as kombu and as redis-py want it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from redis import BlockingConnectionPool, Redis
+from redis.sentinel import Sentinel
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What kombu needs to reach the Redis that ``redis_url`` names: a URL of ours and transport options."""
+
+    url: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, redis_url: str) -> Broker:
+        """Translate a ``redis://``, ``rediss://`` or ``sentinel://`` URL. Raises ``ValueError`` on others."""
+        scheme = _scheme(redis_url)
+        if scheme == "sentinel":
+            place = _SentinelPlace.parse(redis_url)
+            options = {"sentinels": place.hosts, "master_name": place.master}
+            return cls(f"inference-sentinel{place.first.removeprefix('sentinel')}", options)
+        if scheme == "rediss":
+            return cls("inference-" + _verified(redis_url))
+        return cls("inference-" + redis_url)
+
+
+def connect(redis_url: str, max_connections: int = 32, **options: Any) -> Redis:
+    """A client of the Redis that ``redis_url`` names; threads and greenlets wait for a free connection.
+
+    Args:
+        redis_url: ``redis://``, ``rediss://`` or ``sentinel://``, as in the settings.
+        max_connections: commands under way at the same time.
+        options: redis-py's, for example ``socket_timeout`` in seconds.
+    """
+    if _scheme(redis_url) == "sentinel":
+        return _SentinelPlace.parse(redis_url).connect(**options)
+    pool = BlockingConnectionPool.from_url(redis_url, max_connections=max_connections, **options)
+    return Redis(connection_pool=pool)
+
+
+def _scheme(redis_url: str) -> str:
+    scheme = urlsplit(redis_url).scheme
+    if scheme not in ("redis", "rediss", "sentinel"):
+        raise ValueError(f"redis_url must begin with redis://, rediss:// or sentinel://, not {scheme!r}")
+    return scheme
+
+
+def _verified(url: str) -> str:
+    """Ask for the certificate to be verified unless the URL says otherwise; kombu's default is not to."""
+    parts = urlsplit(url)
+    query = {"ssl_cert_reqs": "required", **dict(parse_qsl(parts.query))}
+    return parts._replace(query=urlencode(query)).geturl()
+
+
+@dataclass(frozen=True, slots=True)
+class _SentinelPlace:
+    """``sentinel://[user:password@]host:port[;sentinel://host:port …]/db?master_name=mymaster``."""
+
+    first: str
+    hosts: list[tuple[str, int]]
+    master: str
+    db: int
+    credentials: dict[str, str]
+
+    @classmethod
+    def parse(cls, url: str) -> _SentinelPlace:
+        parts = [urlsplit(each) for each in url.split(";")]
+        last = parts[-1]
+        named = {"username": parts[0].username, "password": parts[0].password}
+        return cls(
+            first=parts[0]._replace(path=last.path, query="").geturl(),
+            hosts=[(part.hostname or "127.0.0.1", part.port or 26379) for part in parts],
+            master=dict(parse_qsl(last.query)).get("master_name", "mymaster"),
+            db=int(last.path.strip("/") or 0),
+            credentials={k: v for k, v in named.items() if v},
+        )
+
+    def connect(self, **options: Any) -> Redis:
+        manager = Sentinel(self.hosts, **self.credentials, **options)  # type: ignore[no-untyped-call]
+        # Its pool never waits, it raises; so it may grow.
+        client = manager.master_for(self.master, db=self.db, max_connections=10_000)  # type: ignore[no-untyped-call]
+        return cast("Redis", client)
