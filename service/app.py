@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
-from service import access, errors
+from service import access, errors, keys
 from service.routes import health, metrics, openai, openapi, page, requests, status
 from service.runtime import Runtime
 
@@ -26,6 +26,7 @@ def create_app(runtime: Runtime) -> Flask:
     ):
         app.register_blueprint(routes)
     access.register(app)
+    keys.register(app, runtime.settings.keys)
 
     def on_refused(error: errors.ApiError) -> None:
         runtime.metrics.refused(error)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 OUTCOME_WAIT_S = 2
 #: Outcomes read at once after the first, and seconds until the next ones: read one by one, each would
 #: delay the request that comes after it.
-OUTCOME_BATCH = 1000
+OUTCOME_BATCH = 100
 OUTCOME_PAUSE_S = 0.2
 #: Seconds before a step that failed runs again.
 RETRY_S = 1.0
@@ -96,11 +96,15 @@ class OutcomeReader:
     def step(self) -> None:
         """Wait for an outcome, then count all there are. Raises ``redis.RedisError``."""
         first = cast("list[bytes] | None", self._redis.brpop([keys.OUTCOMES], timeout=OUTCOME_WAIT_S))
-        if first is None:
-            return
-        self._count(first[1])
-        for raw in cast("list[bytes] | None", self._redis.rpop(keys.OUTCOMES, OUTCOME_BATCH)) or ():
-            self._count(raw)
+        if first is not None:
+            self._count(first[1])
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Count all there are, so that who asks now is told of all that has finished. Raises likewise."""
+        while found := cast("list[bytes] | None", self._redis.rpop(keys.OUTCOMES, OUTCOME_BATCH)):
+            for raw in found:
+                self._count(raw)
 
     def _count(self, raw: bytes) -> None:
         try:

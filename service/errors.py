@@ -68,6 +68,8 @@ class ApiError(Exception):
         headers = {}
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(self.retry_after_s)
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
         if self.is_final:
             headers["x-should-retry"] = "false"
         return headers

@@ -90,7 +90,8 @@ class Jobs:
             return self.queue.submit(request, watch, self.queue_timeout_s, offer.key)
 
         try:
-            return self.places.enter(request.model, attempt, offer.wait_s, offer.check)
+            is_known = offer.key is not None
+            return self.places.enter(request.model, attempt, offer.wait_s, offer.check, may_exist=is_known)
         except QueueFull as full:
             raise self._full(request.model, f"{full.waiting} requests wait and {full.limit} may") from None
         except TooManyWaitingError as full:
@@ -136,6 +137,7 @@ class Jobs:
         state = self.store.cancel(request_id) if _ID.fullmatch(request_id) else None
         if state is None:
             raise unknown_request(request_id[:80])
+        self.places.look_again()
         return state
 
     def abandon(self, request_id: str) -> None:

@@ -16,6 +16,9 @@ from tasks.transport import QueueFull
 
 #: Seconds between two attempts of the first waiter when no word of a free place comes.
 FALLBACK_S = 0.5
+#: Seconds for which a full queue is taken to be still full, unless word of a free place comes: under
+#: overload most requests are refused, and each would cost the queue a round trip.
+FULL_S = 0.1
 
 T = TypeVar("T")
 Check = Callable[[], None]
@@ -32,9 +35,11 @@ class TooManyWaitingError(Exception):
 class Places:
     """The lines of waiters of this process, one a model, ``limit`` waiters in all."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock = limit, clock
         self._lines: dict[str, deque[threading.Event]] = {}
+        #: What was last found full, and until when that counts (monotonic seconds).
+        self._full: dict[str, tuple[QueueFull, float]] = {}
         self._changing = threading.Lock()
 
     @property
@@ -46,26 +51,42 @@ class Places:
     def wake(self, model: str) -> None:
         """Have the first waiter for ``model`` try again."""
         with self._changing:
+            self._full.pop(model, None)
             line = self._lines.get(model)
             if line:
                 line[0].set()
 
-    def enter(self, model: str, attempt: Callable[[], T], wait_s: float, check: Check) -> T:
+    def look_again(self) -> None:
+        """Take no queue for full: a place may just have become free."""
+        self._full.clear()
+
+    def enter(
+        self, model: str, attempt: Callable[[], T], wait_s: float, check: Check, *, may_exist: bool = False
+    ) -> T:
         """Run ``attempt`` until it doesn't raise ``QueueFull``, for up to ``wait_s`` seconds.
 
         Returns what it does. ``check`` is called at least every :data:`FALLBACK_S` and may raise, to give up.
+        ``may_exist``: the request may have been accepted before, so a full queue is no reason not to ask.
 
         Raises:
             QueueFull: still full after that time, or others wait already and ``wait_s`` is 0.
             TooManyWaitingError: this process has its fill of waiters.
         """
         if not self._has_line(model):
+            if wait_s <= 0 and not may_exist:
+                self._refuse_if_full(model)
             try:
                 return attempt()
-            except QueueFull:
+            except QueueFull as full:
+                self._full[model] = full, self._clock() + FULL_S
                 if wait_s <= 0:
                     raise
         return self._stand(model, attempt, wait_s, check)
+
+    def _refuse_if_full(self, model: str) -> None:
+        full, until = self._full.get(model, (None, 0.0))
+        if full is not None and self._clock() < until:
+            raise QueueFull(full.waiting, full.limit)
 
     def _has_line(self, model: str) -> bool:
         with self._changing:

@@ -47,6 +47,7 @@ class Runtime:
     jobs: Jobs
     catalog: Catalog
     metrics: Metrics
+    outcomes: OutcomeReader
     status: StatusReader
     refusals: Refusals
     loops: tuple[Loop, ...]
@@ -79,7 +80,7 @@ def build(settings: ApiSettings) -> Runtime:
     subscriber = Subscriber(redis, on_freed=places.wake)
     catalog = Catalog(registry, settings.served_name)
     metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
-
+    outcomes = OutcomeReader(redis, metrics.observe)
     janitor, refusals = Janitor(redis), Refusals(redis)
 
     def keep_house() -> None:
@@ -94,12 +95,13 @@ def build(settings: ApiSettings) -> Runtime:
         jobs=Jobs(store, queue, subscriber, places, settings.queue_timeout),
         catalog=catalog,
         metrics=metrics,
+        outcomes=outcomes,
         status=StatusReader(redis),
         refusals=refusals,
         loops=(
             Loop("housekeeping", keep_house, HOUSEKEEPING_S),
             Loop("ping", Pinger(redis, metrics.pinged).step, PING_S),
-            Loop("outcomes", OutcomeReader(redis, metrics.observe).step, OUTCOME_PAUSE_S),
+            Loop("outcomes", outcomes.step, OUTCOME_PAUSE_S),
         ),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from tasks.settings import BrokerSettings
 
@@ -27,6 +27,11 @@ class ApiSettings(BrokerSettings):
         default=None,
         ge=1,
         description="Tokens of an answer whose request sets no limit; default: the context's room.",
+    )
+    api_keys: SecretStr | None = Field(
+        default=None,
+        description="API keys, separated by commas, of which each request must bring one as a bearer token. "
+        "A variable or the settings file keeps them out of the list of processes.",
     )
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes of a request's body at most.")
     max_wait: float = Field(
@@ -51,6 +56,12 @@ class ApiSettings(BrokerSettings):
     drain_timeout: float = Field(
         default=30.0, ge=0, description="Seconds that open responses get at shutdown."
     )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The API keys; empty when nobody needs one."""
+        text = "" if self.api_keys is None else self.api_keys.get_secret_value()
+        return tuple(key for part in text.split(",") if (key := part.strip()))
 
     @model_validator(mode="before")
     @classmethod

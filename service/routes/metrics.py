@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from flask import Blueprint, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from redis.exceptions import RedisError
 
 from service.runtime import Runtime
 
@@ -14,6 +17,8 @@ def blueprint(runtime: Runtime) -> Blueprint:
 
     @routes.get("/metrics")
     def metrics() -> Response:
+        with suppress(RedisError):  # the gauges say so
+            runtime.outcomes.catch_up()
         return Response(runtime.metrics.render(), content_type=CONTENT_TYPE_LATEST)
 
     return routes

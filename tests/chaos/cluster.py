@@ -21,7 +21,8 @@ from tasks.reserved import UNACKED_OPTIONS
 from tasks.store import RequestStore
 from tests.chaos.process import Process
 from tests.chaos.proxy import Proxy
-from tests.e2e.serving import COMMAND, clean_environment, free_port
+from tests.e2e.serving import COMMAND, clean_environment
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 #: Children of a worker host, and slots of a child.

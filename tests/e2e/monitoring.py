@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -50,14 +49,6 @@ class Prometheus:
         return is_ready and self.query('up{job=~"inference-.*"}') == [1, 1]
 
 
-def quiet_port() -> int:
-    """A free port that the system gives nobody who asks for any, in the seconds until the worker takes it."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port is free")
-
-
 @contextmanager
 def prometheus(folder: Path, api_port: int, worker_port: int) -> Iterator[Prometheus]:
     """A Prometheus with deploy/'s configuration and rules that scrapes these two ports."""
@@ -70,7 +61,7 @@ def prometheus(folder: Path, api_port: int, worker_port: int) -> Iterator[Promet
     text = re.sub(r"(scrape_interval|evaluation_interval): \S+", rf"\1: {INTERVAL}", text)
     (folder / "prometheus.yml").write_text(text)
     (folder / "alerts.yml").write_text((DEPLOY / "prometheus" / "alerts.yml").read_text())
-    port = quiet_port()
+    port = free_port()
     command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

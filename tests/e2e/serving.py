@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,22 +11,19 @@ from pathlib import Path
 import psutil
 
 from service.supervisor.probe import answers_200
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 #: The installed command's module, run by this interpreter.
 COMMAND = (sys.executable, "-c", "from service.cli import main; main(prog_name='inference-server')")
 
 
-def free_port() -> int:
-    """A loopback port that nothing listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def clean_environment() -> dict[str, str]:
-    """This environment without the settings of a service."""
-    ours = ("INFERENCE_", "REDIS_URL")
+    """This environment without the settings of a service, and with Python's cache of compiled modules.
+
+    A service is several processes; each would compile everything.
+    """
+    ours = ("INFERENCE_", "REDIS_URL", "PYTHONDONTWRITEBYTECODE")
     kept = ("INFERENCE_MODELS_DIR",)
     rest = {name: value for name, value in os.environ.items() if name in kept or not name.startswith(ours)}
     return {**rest, "INFERENCE_SETTINGS": ""}

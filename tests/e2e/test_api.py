@@ -42,6 +42,14 @@ def metric(http: httpx.Client, name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{name}(\{{|\s)", line))
 
 
+def requests_when_idle(http: httpx.Client) -> float:
+    """Finished requests, once all have."""
+    wait_until(
+        lambda: metric(http, "inference_requests_running") == metric(http, "inference_requests_waiting") == 0
+    )
+    return metric(http, "inference_requests_total")
+
+
 def model_of(client: openai.OpenAI) -> str:
     return client.models.list().data[0].id
 
@@ -126,7 +134,7 @@ def test_a_finished_request_carries_its_timings(http):
 
 def test_a_system_prompt_shared_by_sixteen_at_once_is_computed_once(http):
     system = {"role": "system", "content": "You answer briefly and in plain words. " * 64}
-    count = metric(http, "inference_requests_total")
+    count = requests_when_idle(http)
     before = metric(http, "inference_prompt_tokens_total") - metric(http, "inference_reused_tokens_total")
 
     def ask(number: int) -> dict[str, Any]:
@@ -193,7 +201,7 @@ def test_a_running_request_is_cancelled(http):
 
 
 def test_a_client_that_goes_away_frees_its_slot(http):
-    before = metric(http, "inference_requests_total")
+    before = requests_when_idle(http)
     with http.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as stream:
         next(stream.iter_bytes())
         assert metric(http, "inference_requests_running") == 1

@@ -19,7 +19,8 @@ import pytest
 
 from service.cli.client import chat_body, measure, parse, served_model, stream, text_of
 from service.supervisor.probe import answers_200
-from tests.e2e.serving import COMMAND, Served, are_gone, clean_environment, free_port, run_command
+from tests.e2e.serving import COMMAND, Served, are_gone, clean_environment, run_command
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -73,7 +74,7 @@ def test_a_second_service_on_one_state_or_port_says_so(start_service: Start):
     assert f"Can't listen on 127.0.0.1, port {served.port}" in same_port.output.read_text()
     refused = run_command("serve", "--state-dir", str(served.state), "--port", "0")
     assert (refused.returncode, "--port" in refused.stderr) == (1, True)
-    same_state = run_command("serve", "--state-dir", str(served.state), "--port", str(served.port + 1))
+    same_state = run_command("serve", "--state-dir", str(served.state), "--port", str(free_port()))
     assert same_state.returncode == 1
     assert f"Process {served.process.pid} already serves" in same_state.stderr
     assert ask(served)

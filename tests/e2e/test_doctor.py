@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import Served, free_port, run_command
+from tests.e2e.serving import Served, run_command
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

@@ -20,9 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tasks import keys, metrics
 from tasks.store import RequestStore
-from tests.e2e.monitoring import Prometheus, panels, prometheus, quiet_port
+from tests.e2e.monitoring import Prometheus, panels, prometheus
 from tests.e2e.serving import Served
 from tests.e2e.test_recovery import final, store_of, wait_claimed
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -87,7 +88,7 @@ def scraped(port: int) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def metrics_port() -> int:
-    return quiet_port()
+    return free_port()
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +240,8 @@ def watching(
         load.cancel(running)
 
 
+#: Alerts that the faults above may cause: two children were killed within a minute.
+CAUSED = {"InferenceChildrenDie"}
 #: Panels of what the load above need not cause.
 QUIET = {"Preemptions", "Prompt lookup"}
 
@@ -263,7 +266,7 @@ def test_every_panel_has_data(watching: Prometheus) -> None:
 
 
 @needs_prometheus
-def test_every_alert_can_be_evaluated_and_none_fires(watching: Prometheus) -> None:
+def test_every_alert_can_be_evaluated_and_none_fires_without_cause(watching: Prometheus) -> None:
     def rules() -> list[dict[str, Any]]:
         """Those that have been evaluated; the others' time is in the year 1."""
         [group] = watching.get("rules")["groups"]
@@ -278,4 +281,5 @@ def test_every_alert_can_be_evaluated_and_none_fires(watching: Prometheus) -> No
     }
     assert len(selectors) > 10
     wait_for([], lambda: [selector for selector in selectors if not watching.query(selector)])
-    assert [(rule["name"], rule["alerts"]) for rule in rules() if rule["state"] == "firing"] == []
+    firing = {rule["name"] for rule in rules() if rule["state"] == "firing"}
+    assert firing <= CAUSED

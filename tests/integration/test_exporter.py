@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
-from tests.integration.conftest import free_port
 from tests.integration.rig import SLOTS, WORKERS, worker
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

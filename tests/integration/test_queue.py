@@ -15,7 +15,7 @@ from tasks.messages import GenerateRequest, Priority, State
 from tasks.queue import QueueFull, RequestQueue
 from tasks.settings import BrokerSettings
 from tasks.store import RequestStore
-from tests.integration.conftest import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 

@@ -259,5 +259,5 @@ def test_a_requests_life(redis: Redis) -> None:
 
     Machine.redis = redis
     run_state_machine_as_test(
-        Machine, settings=settings(max_examples=25, stateful_step_count=40, deadline=None)
+        Machine, settings=settings(max_examples=15, stateful_step_count=40, deadline=None)
     )

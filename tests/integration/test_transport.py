@@ -25,7 +25,7 @@ from tasks.reserved import UNACKED_OPTIONS
 from tasks.settings import BrokerSettings
 from tasks.store import Admission, RequestStore, Submission, script_source
 from tasks.transport import BELL_PREFIX, SUBMISSION, QueueFull
-from tests.integration.conftest import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

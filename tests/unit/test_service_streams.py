@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from service import streams
 from service.connection import ClientGoneError
 from service.errors import ApiError
-from service.places import Places, TooManyWaitingError
+from service.places import FULL_S, Places, TooManyWaitingError
 from service.streams import Listener, Mailbox, Source
 from tasks.messages import End, ErrorCode, Event, FinishReason, State
 from tasks.transport import QueueFull
@@ -203,6 +204,37 @@ def test_without_waiting_a_full_queue_refuses_at_once() -> None:
     with pytest.raises(QueueFull):
         places.enter("m", lambda: queue.attempt("a"), 0, lambda: None)
     assert places.num_waiting == 0
+
+
+def test_a_queue_found_full_is_asked_again_when_a_place_may_be_free() -> None:
+    queue, now = FakeQueue(), 0.0
+    places = Places(4, clock=lambda: now)
+
+    def is_asked(**options: Any) -> bool:
+        queue.free, queue.entered = 1, []
+        with suppress(QueueFull):
+            places.enter("m", lambda: queue.attempt("a"), 0, lambda: None, **options)
+        found, queue.free = bool(queue.entered), 0
+        return found
+
+    def find_full() -> None:
+        with pytest.raises(QueueFull):
+            places.enter("m", lambda: queue.attempt("a"), 0, lambda: None, may_exist=True)
+
+    find_full()
+    assert not is_asked()
+    assert is_asked(may_exist=True)
+    find_full()
+    places.wake("other")
+    assert not is_asked()
+    places.wake("m")
+    assert is_asked()
+    find_full()
+    places.look_again()
+    assert is_asked()
+    find_full()
+    now = FULL_S
+    assert is_asked()
 
 
 def test_waiters_enter_in_the_order_they_came() -> None:
