@@ -44,6 +44,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Answer, for as long as the client reads; close the connection if draining began meanwhile."""
         self._num_open += 1
         sock.settimeout(self._send_timeout)
+        if self._is_draining:
+            req.force_close()  # told so, the client sends nothing more on a connection that is about to close
         try:
             super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:

