@@ -192,15 +192,18 @@ def say_much(visited: Watched, worker: ScriptedWorker, request_id: str) -> int:
     return length
 
 
-def test_a_key_is_asked_for_and_used(visit: Visit, valkey_url: str, worker: ScriptedWorker) -> None:
-    keyed = Api(valkey_url, api_keys="first, secret")
-    try:
-        wait_until(lambda: keyed.status("/readyz") == 200, timeout=30)
-        visited = visit(keyed.url, key="secret")
-        visited.send("Hello you")
-        assert visited.wait_timings()
-        visited.show("Dashboard")
-        expect(visited.tile("Running")).to_be_visible()
-        assert "secret" not in visited.page.evaluate("Object.values(localStorage).join()")
-    finally:
-        keyed.stop()
+@pytest.fixture
+def keyed(valkey_url: str, worker: ScriptedWorker) -> Iterator[Api]:
+    served = Api(valkey_url, api_keys="first, secret")
+    wait_until(lambda: served.status("/readyz") == 200, timeout=30)
+    yield served
+    served.stop()
+
+
+def test_a_key_is_asked_for_and_used(keyed: Api, visit: Visit) -> None:
+    visited = visit(keyed.url, key="secret")
+    visited.send("Hello you")
+    assert visited.wait_timings()
+    visited.show("Dashboard")
+    expect(visited.tile("Running")).to_be_visible()
+    assert "secret" not in visited.page.evaluate("Object.values(localStorage).join()")
