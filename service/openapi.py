@@ -45,8 +45,10 @@ def document() -> dict[str, Any]:
                 "get": _operation("Figures for Prometheus", {"200": {"description": "Text format"}})
             },
         },
+        "security": [{}, {"key": []}],  # a key only where the server has some
         "components": {
-            "schemas": {**definitions["$defs"], "Request": _REQUEST, "Status": STATUS, "Error": _ERROR}
+            "schemas": {**definitions["$defs"], "Request": _REQUEST, "Status": STATUS, "Error": _ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
 

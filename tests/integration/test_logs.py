@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from redis import Redis
 
 from service.access import HEADER
 from tests.integration.http_rig import MODEL, Api, ScriptedWorker
@@ -18,17 +17,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 SECRET = "xyzzy"
-
-
-@pytest.fixture(scope="module")
-def worker(valkey_url: str) -> Iterator[ScriptedWorker]:
-    client = Redis.from_url(valkey_url)
-    client.flushall()
-    client.close()
-    scripted = ScriptedWorker(valkey_url)
-    scripted.start()
-    yield scripted
-    scripted.stop()
 
 
 class Logged:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from redis import Redis
 
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.waiting import wait_until
@@ -93,17 +92,6 @@ WHOLE_AND_BY_PIECES = """async (text) => {
     };
     return [shown([text]), shown([...text].map((_, index) => text.slice(0, index + 1)))];
 }"""
-
-
-@pytest.fixture(scope="module")
-def worker(valkey_url: str) -> Iterator[ScriptedWorker]:
-    client = Redis.from_url(valkey_url)
-    client.flushall()
-    client.close()
-    scripted = ScriptedWorker(valkey_url)
-    scripted.start()
-    yield scripted
-    scripted.stop()
 
 
 @pytest.fixture(scope="module")

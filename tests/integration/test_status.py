@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from tests.integration.http_rig import MODEL, N_CTX, Api, ScriptedWorker
 from tests.waiting import wait_until
@@ -14,17 +13,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 LIMIT = 2
-
-
-@pytest.fixture(scope="module")
-def worker(valkey_url: str) -> Iterator[ScriptedWorker]:
-    client = Redis.from_url(valkey_url)
-    client.flushall()
-    client.close()
-    scripted = ScriptedWorker(valkey_url)
-    scripted.start()
-    yield scripted
-    scripted.stop()
 
 
 @pytest.fixture(scope="module")
