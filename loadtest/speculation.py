@@ -1,14 +1,14 @@
 """``python -m loadtest.speculation``: what prompt lookup brings one request at a time, and what it costs.
 
-Two workloads, each with prompt lookup on and off in turn: one quotes the text it was given, as summaries,
-corrections and code edits do; the other chats.
+Two workloads, each with prompt lookup on and off in turn: one summarises texts, and so repeats much of them;
+the other chats.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import click
@@ -19,18 +19,14 @@ from service.cli.client import chat_body, measure, served_model
 from service.cli.load import prompts
 from service.models import default_model
 
-TEXT = (
-    "The harbour town woke slowly. Fishermen carried nets along the quay; the first ferry sounded its horn. "
-    "In the market hall, bread and oranges were piled on long tables. A girl in a yellow coat counted coins, "
-    "bought two rolls, and ran back to the boat where her grandfather was mending a sail with blue thread. "
-    "By noon the wind had turned, the gulls had gone quiet, and rain was drawing a grey line over the sea. "
-)
+#: Paragraphs to summarise.
+TEXTS = Path(__file__).with_name("summarise.txt").read_text().strip().split("\n\n")
 
 
 @click.command()
 @click.option("--model", type=click.Path(path_type=Path), help="GGUF file; default: the fetched one.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds; on and off take turns.")
-@click.option("--requests", default=4, show_default=True, help="Requests of each workload in a round.")
+@click.option("--requests", default=6, show_default=True, help="Requests of each workload in a round.")
 def main(model: Path | None, rounds: int, requests: int) -> None:
     """Measure tokens per second with prompt lookup on and off."""
     setting = Setting(model or default_model(), n_ctx=2048, slots=16, threads=2)
@@ -44,7 +40,7 @@ def main(model: Path | None, rounds: int, requests: int) -> None:
                     for name, speed in _measured(service, requests):
                         speeds.setdefault((name, is_on), []).append(speed)
                 progress.advance(task)
-    for name in ("quoting", "chat"):
+    for name in ("summaries", "chat"):
         on, off = speeds[name, True], speeds[name, False]
         ratios = [a / b for a, b in zip(on, off, strict=True)]
         click.echo(
@@ -55,10 +51,10 @@ def main(model: Path | None, rounds: int, requests: int) -> None:
 
 def _measured(service: Running, requests: int) -> Iterator[tuple[str, float]]:
     name = served_model(service.url)
-    quoting = (f"{TEXT}\n\n{question} Repeat the text above word for word." for question in prompts())
-    for workload, asked in (("quoting", quoting), ("chat", prompts())):
+    summaries = (f"{text}\n\nSummarise this text." for text in cycle(TEXTS))
+    for workload, asked in (("summaries", summaries), ("chat", prompts())):
         samples = [
-            measure(service.url, chat_body(name, prompt, None, 128, temperature=0, ignore_eos=True))
+            measure(service.url, chat_body(name, prompt, None, 128, temperature=0))
             for prompt in islice(asked, requests)
         ]
         yield workload, statistics.median(s.num_tokens / (s.ended - s.started - s.ttft_s) for s in samples)

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 
 from tasks import keys
+from tasks.line import Line
 from tasks.messages import End, ErrorCode, Event, GenerateRequest, State
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ class RequestStore:
         args: list[Any] = [self._ttl]
         for item in items:
             args += _append_args(item)
-        return [bool(verdict) for verdict in cast("list[int]", self._append(args=args))]
+        return [bool(verdict) for verdict in self._append.call(args)]
 
     # ---- scripts --------------------------------------------------------------------------------
 
@@ -296,8 +297,8 @@ class RequestStore:
         return self._script("claim")
 
     @cached_property
-    def _append(self) -> Script:
-        return self._script("append")
+    def _append(self) -> Line:
+        return Line(self.redis, script_source("append"))
 
     def _script(self, name: str) -> Script:
         return self.redis.register_script(script_source(name))
@@ -331,5 +332,5 @@ def _append_args(item: Append) -> Iterable[Any]:
     )
 
 
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+#: ``json.dumps`` with separators would make an encoder at each call.
+_compact = json.JSONEncoder(separators=(",", ":")).encode

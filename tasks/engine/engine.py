@@ -221,7 +221,7 @@ class Engine:
         if seq.lookup is None or costs is None:
             return []
         room = min(self._context.n_ctx - len(seq.tokens), seq.job.max_tokens - seq.num_generated - 1)
-        return seq.lookup.draft(max(0, min(draft_size(seq.lookup.hit_rate, costs), room)))
+        return seq.lookup.draft(max(0, min(draft_size(seq.lookup.trust(), costs), room)))
 
     def _speculate(self, seq: Sequence, draft: list[int]) -> list[Delta]:
         """Compute the newest token and guesses after it in one batch, and keep the guesses that are right."""

@@ -26,13 +26,13 @@ local function record_of(id) return P .. 'request:' .. id end
 local function log_of(id) return P .. 'log:' .. id end
 
 -- Append one event to the log, number it, and return it as JSON.
--- body: the event's JSON without braces and number; end_json: '' unless it is the last.
-local function log_event(id, seq, body, end_json)
+-- body: the event's JSON without braces and number; end_json: '' unless it is the last; tokens: generated so far.
+local function log_event(id, seq, body, end_json, tokens)
   local event = '{"s":' .. seq .. ',' .. body
   if end_json ~= '' then event = event .. ',"end":' .. end_json end
   event = event .. '}'
   redis.call('XADD', log_of(id), seq .. '-0', 'e', event)
-  redis.call('HSET', record_of(id), 'seq', seq)
+  redis.call('HSET', record_of(id), 'seq', seq, 'tokens', tokens)
   return event
 end
 
@@ -126,7 +126,7 @@ local function finish(id, state, reason, code, message, ttl)
   }
   local end_json = cjson.encode(tail)
   local posts = {}
-  collect(posts, r[2], id, log_event(id, (tonumber(r[1]) or 0) + 1, '"t":"","k":[]', end_json))
+  collect(posts, r[2], id, log_event(id, (tonumber(r[1]) or 0) + 1, '"t":"","k":[]', end_json, tonumber(r[3]) or 0))
   publish(posts)
   settle(id, state, end_json, '', ttl)
 end

@@ -29,23 +29,36 @@ def test_new_tokens_make_no_guess():
     assert PromptLookup([]).draft(4) == []
 
 
-def test_the_hit_rate_follows_the_guesses():
-    lookup = PromptLookup([1, 2, 3, 4] * 3)
+def test_a_long_match_is_trusted_more_than_a_short_one():
+    copied = list(range(20))
+    short, long = PromptLookup([*copied, *copied[7:10]]), PromptLookup([*copied, *copied[:10]])
+    assert short.draft(1) == long.draft(1) == [10]
+    assert short.trust()[0] < long.trust()[0]
+    assert short.trust() == sorted(short.trust()), "each guess that is right makes the match longer"
+
+
+def test_trust_follows_what_came():
+    lookup = PromptLookup([1, 2, 3, 4] * 4)
+    first = lookup.trust()[0]
     for token in [1, 2, 3, 4] * 10:
         lookup.extend(token)
-    assert lookup.hit_rate > 0.9
-    for token in [1, 2, 3, 9] * 10:
-        lookup.extend(token)
-    assert lookup.hit_rate > 0.5
+    assert lookup.trust()[0] > first
     for token in range(100, 160):
         lookup.extend(token)
-    assert lookup.hit_rate > 0.5, "no guess, no judgement"
+    assert lookup.trust() == [], "no guess"
+    for token in range(60):
+        for again in (7, 8, 9, 1000 + token):  # what follows is never what followed
+            lookup.extend(again)
+    for token in (7, 8, 9):
+        lookup.extend(token)
+    assert lookup.trust()[0] < 0.1
 
 
 def test_guesses_are_checked_only_where_it_pays():
-    assert draft_size(0.95, CHEAP) == MAX_DRAFT
-    assert draft_size(0.0, CHEAP) == 0
-    assert draft_size(0.95, LINEAR) == 0
+    assert draft_size([0.95] * MAX_DRAFT, CHEAP) == MAX_DRAFT
+    assert draft_size([], CHEAP) == draft_size([0.0], CHEAP) == 0
+    assert draft_size([0.95] * MAX_DRAFT, LINEAR) == 0
+    assert draft_size([0.95, 0.95, 0.0, 0.0], CHEAP) == 2
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 9))
