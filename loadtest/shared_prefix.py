@@ -19,7 +19,7 @@ import click
 from rich.progress import track
 
 from loadtest.compare.servers import Running, Setting, ours, running
-from loadtest.speculation import TEXT
+from loadtest.speculation import TEXTS
 from service.cli.client import Sample, chat_body, measure, served_model
 from service.cli.load import percentile, prompts
 from service.models import default_model
@@ -90,7 +90,7 @@ def _round(asker: _Asker, tokens: int, at_once: int) -> Round:
 
 def _system_prompt(tokens: int) -> str:
     """About ``tokens`` tokens, unlike any other from its first word on."""
-    words = islice(cycle(TEXT.split()), int((tokens - TEMPLATE_TOKENS) / TOKENS_PER_WORD))
+    words = islice(cycle(" ".join(TEXTS).split()), int((tokens - TEMPLATE_TOKENS) / TOKENS_PER_WORD))
     return f"{secrets.token_hex(4)}: {' '.join(words)}"
 
 
