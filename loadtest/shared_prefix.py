@@ -24,8 +24,8 @@ from service.cli.client import Sample, chat_body, measure, served_model
 from service.cli.load import percentile, prompts
 from service.models import default_model
 
-#: Words of the text are 1.2 tokens of this model on average; a template adds about 30.
-TOKENS_PER_WORD, TEMPLATE_TOKENS = 1.2, 30
+#: Words of the texts are 1.1 tokens of this model on average; a template adds about 30.
+TOKENS_PER_WORD, TEMPLATE_TOKENS = 1.12, 30
 WARM_REQUESTS = 4
 
 
