@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -17,8 +18,9 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from billiard.common import TERM_SIGNAL
 from billiard.einfo import ExceptionInfo
-from billiard.pool import ACK, READY, TASK, MaybeEncodingError
+from billiard.pool import ACK, DEATH, EX_FAILURE, EX_OK, READY, TASK, MaybeEncodingError
 from celery.concurrency import asynpool, prefork
 from celery.exceptions import ImproperlyConfigured
 from redis import RedisError
@@ -54,6 +56,17 @@ class SlotWorker(asynpool.Worker):  # type: ignore[misc]
                 self._take_job(slots, pid or os.getpid())
         finally:
             slots.shutdown(wait=True)
+
+    def _do_exit(self, pid: int, exitcode: int | None, exc: BaseException | None = None) -> None:
+        """Say goodbye and end. Celery's waits a second more; what is in the pipe outlives the child."""
+        code = (EX_FAILURE if exc else EX_OK) if exitcode is None else exitcode
+        try:
+            if self.on_exit is not None:
+                self.on_exit(pid, code)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {TERM_SIGNAL})  # it must not cut the message
+            self._put((DEATH, (pid, code)))
+        finally:
+            os._exit(code)
 
     def _take_job(self, slots: ThreadPoolExecutor, pid: int) -> None:
         message = self.wait_for_job()  # raises SystemExit at the end

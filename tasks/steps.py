@@ -8,12 +8,14 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from celery import bootsteps, platforms, signals
 from celery.concurrency.prefork import TaskPool as ForkingPool
 from celery.utils.timer2 import Timer
 from celery.worker import state
+from kombu.asynchronous import get_event_loop
 from redis import RedisError
 
 from tasks.broker import connect
@@ -104,6 +106,9 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         state.should_stop = platforms.EX_OK
         # Here and not when the event loop has ended: the solo pool's task would come first.
         self._begin()
+        if (hub := get_event_loop()) is not None:
+            # By itself it looks a second later. From a thread, since this may have interrupted the hub.
+            _later(0, partial(hub.call_soon, bool))
 
     def _begin(self) -> None:
         if self._deadline is not None:
