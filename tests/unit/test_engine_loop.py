@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.engine.cores import FixedThreads
+from tasks.engine.cost_table import CostTable
 from tasks.engine.costs import StepCosts
 from tasks.engine.engine import Engine, EngineOptions
 from tasks.engine.model import CacheFullError, DecodeError, Row
@@ -137,6 +138,11 @@ def expected(job: Job, follows: Follower = follower) -> tuple[int, ...]:
     return tuple(answer)
 
 
+def known(costs: StepCosts) -> Callable[[Any], CostTable]:
+    """What steps cost, whatever the threads."""
+    return lambda _: CostTable(((1, costs),))
+
+
 prompts = st.lists(st.integers(0, 3), min_size=1, max_size=40).map(tuple)
 jobs = st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=10).map(
     lambda entries: [
@@ -144,7 +150,7 @@ jobs = st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=10)
     ]
 )
 #: Seven rows cost more than eight, two more than two singles.
-ODD = StepCosts(((1, 1), (2, 5), (3, 9), (4, 6), (8, 7)), 0.5, ((1, 1.0),))
+ODD = StepCosts(((1, 1), (2, 5), (3, 9), (4, 6), (8, 7)), 0.5)
 
 
 @settings(deadline=None, max_examples=60)
@@ -153,7 +159,7 @@ def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, c
     run = Run(
         FakeContext(can_trim=can_trim),
         reuses_prefixes=reuses,
-        measure=(lambda _: ODD) if is_shaped else None,
+        measure=known(ODD) if is_shaped else None,
     ).finish(work)
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
     assert all(ending.reason is FinishReason.LENGTH for ending in run.endings.values())
@@ -216,7 +222,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_between_others_tokens():
         Job("chat", (1, 2, 3), 100, GREEDY, ignore_eos=True),
         Job("long", tuple(i % 5 for i in range(400)), 1, GREEDY, ignore_eos=True),
     ]
-    run = Run(context, measure=lambda _: StepCosts(((1, 4.0), (2, 4.0)), 0.5)).finish(work)
+    run = Run(context, measure=known(StepCosts(((1, 4.0), (2, 4.0)), 0.5))).finish(work)
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
     assert max(context.computed[2:40]) <= 8
 
@@ -235,7 +241,7 @@ def echo(tokens: list[int]) -> int:
 def test_guessing_changes_no_token(prompt, count, can_trim):
     job = Job("a", prompt, count, GREEDY, ignore_eos=True)
     context = FakeContext(n_ctx=512, can_trim=can_trim, follows=echo)
-    run = Run(context, measure=lambda _: CHEAP_ROWS).finish([job])
+    run = Run(context, measure=known(CHEAP_ROWS)).finish([job])
     assert run.tokens["a"] == expected(job, echo)
 
 
@@ -243,7 +249,7 @@ def test_guessing_takes_fewer_steps_for_a_lone_answer_that_repeats():
     job = Job("a", (1, 2, 3, 4, 5, 6), 200, GREEDY, ignore_eos=True)
     lengths = {}
     for speculates in (False, True):
-        run = Run(FakeContext(n_ctx=512, follows=echo), measure=lambda _: CHEAP_ROWS, speculates=speculates)
+        run = Run(FakeContext(n_ctx=512, follows=echo), measure=known(CHEAP_ROWS), speculates=speculates)
         lengths[speculates] = run.finish([job]).work.counts["steps"]
         assert run.tokens["a"] == expected(job, echo)
     assert lengths[True] < lengths[False] / 2
@@ -255,7 +261,7 @@ def test_a_stop_inside_a_guess_ends_the_answer_there():
         return EOG if len(tokens) == 101 else echo(tokens)
 
     job = Job("a", (1, 2, 3, 4, 5, 6), 200, GREEDY)
-    run = Run(FakeContext(n_ctx=512, follows=to_the_end), measure=lambda _: CHEAP_ROWS).finish([job])
+    run = Run(FakeContext(n_ctx=512, follows=to_the_end), measure=known(CHEAP_ROWS)).finish([job])
     assert run.tokens["a"][-1] == EOG
     assert len(run.tokens["a"]) == 101 + 1 - len(job.prompt)
     assert run.endings["a"].reason is FinishReason.STOP
