@@ -21,9 +21,9 @@ ROUNDS = 3
 BUDGET_S = 1.5
 PROMPT_TOKENS = 64
 #: How much slower than one thread several are when something else wants their cores; then nothing is kept.
-DISTURBED = 3.0
-#: Looks for whether that is so, and seconds between them: siblings that start are soon done.
-LOOKS, LOOK_INTERVAL_S = 3, 0.1
+DISTURBED = 2.0
+#: Seconds in which a single undisturbed step is waited for before anything is measured.
+PATIENCE_S = 0.5
 
 #: Milliseconds by rows.
 Times = dict[int, float]
@@ -35,10 +35,11 @@ def measure(context: Context, counts: Sequence[int]) -> tuple[CostTable, bool]:
     Beside the costs with so many threads, in ascending order: whether they are sound. Where something else
     wants the cores, one thread's are given for all.
     """
-    if not _is_quiet(context, counts[-1]):
+    times = _timed_all(context, counts) if _is_quiet(context, counts[-1]) else {}
+    if not times or not _is_plausible(times):
         logger.warning("the machine is busy: what a step costs is guessed from one thread's")
-        return _table(_timed_all(context, counts[:1]), None), False
-    times = _timed_all(context, counts)
+        alone = {1: times.get(1) or _timed_all(context, (1,))[1]}
+        return _table(alone, None), False
     table = _table(times, _timed(context, _prompt(context)) / PROMPT_TOKENS)
     for threads, costs in table.by_threads:
         logger.info("step costs with %d threads (rows, ms): %s", threads, costs)
@@ -46,18 +47,22 @@ def measure(context: Context, counts: Sequence[int]) -> tuple[CostTable, bool]:
 
 
 def _is_quiet(context: Context, threads: int) -> bool:
-    """Whether so many threads find as many cores."""
-    for look in range(LOOKS if threads > 1 else 0):
-        time.sleep(LOOK_INTERVAL_S * min(look, 1))
-        alone, together = (_quickest_row(context, number) for number in (1, threads))
-        if together <= DISTURBED * alone:
-            return True
-    return threads == 1
-
-
-def _quickest_row(context: Context, threads: int) -> float:
+    """Whether so many threads find as many cores, at least for a step."""
+    context.use_threads(1)
+    alone = min(_timed(context, _rows(1)) for _ in range(2))
     context.use_threads(threads)
-    return min(_timed(context, _rows(1)) for _ in range(2))
+    until = time.perf_counter() + PATIENCE_S
+    while not (is_quiet := _timed(context, _rows(1)) <= DISTURBED * alone):
+        if time.perf_counter() >= until:
+            break
+    return is_quiet
+
+
+def _is_plausible(times: dict[int, Times]) -> bool:
+    """Whether no number of threads is much slower than one."""
+    alone = times[1]
+    slowest = (ms / alone[size] for found in times.values() for size, ms in found.items() if size in alone)
+    return max(slowest) <= DISTURBED
 
 
 def _timed_all(context: Context, counts: Sequence[int]) -> dict[int, Times]:
@@ -73,14 +78,11 @@ def _timed_all(context: Context, counts: Sequence[int]) -> dict[int, Times]:
 
 
 def _time_sizes(context: Context, times: Times, until: float) -> None:
-    """The first size always once, the others while there is time."""
-    is_warm = False
-    for size in SIZES:
-        if size > context.slots or (times and time.perf_counter() >= until):
-            continue
-        if not is_warm:  # after a change of threads the first step takes longer
-            is_warm = _timed(context, _rows(1)) > 0
-        times[size] = min(times.get(size, inf), _timed(context, _rows(size)))
+    """One row always, the others while there is time."""
+    # Twice, since the first step after a change of threads takes longer.
+    for size in (1, *SIZES):
+        if size <= context.slots and (not times or time.perf_counter() < until):
+            times[size] = min(times.get(size, inf), _timed(context, _rows(size)))
 
 
 def _table(times: dict[int, Times], prefill_ms: float | None) -> CostTable:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.engine.cores import FixedThreads
+from tasks.engine.cores import CorePool, FixedThreads, Threads
 from tasks.engine.cost_table import CostTable
 from tasks.engine.costs import StepCosts
 from tasks.engine.engine import Engine, EngineOptions
@@ -58,7 +58,7 @@ class FakeContext:
         self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
         self.cells: list[list[int]] = [[] for _ in range(slots)]
         self.capacity, self.can_trim = capacity, can_trim
-        self.failures, self.is_broken = 0, False
+        self.failures, self.is_broken, self.threads = 0, False, 1
         self._outputs: list[int] = []
         self.computed: list[int] = []
 
@@ -92,7 +92,7 @@ class FakeContext:
         return self.trim(target, size)
 
     def use_threads(self, threads: int) -> None:
-        pass
+        self.threads = threads
 
     def close(self) -> None:
         pass
@@ -101,7 +101,7 @@ class FakeContext:
 class Run:
     """An engine on a fake context, driven to the end of its jobs."""
 
-    def __init__(self, context: Any, **options: Any) -> None:
+    def __init__(self, context: Any, threads: Threads | None = None, **options: Any) -> None:
         self.tokens: dict[str, tuple[int, ...]] = defaultdict(tuple)
         self.endings: dict[str, Any] = {}
         self.work = WorkCounter()
@@ -109,7 +109,7 @@ class Run:
         self.crashed: SimpleQueue[bool] = SimpleQueue()
         options.setdefault("on_crash", lambda: self.crashed.put(True))
         self.engine = Engine(
-            lambda: context, self._sink, FixedThreads(1), self.work, EngineOptions(**options)
+            lambda: context, self._sink, threads or FixedThreads(1), self.work, EngineOptions(**options)
         )
         self.engine.start()
 
@@ -225,6 +225,20 @@ def test_a_long_prompt_is_prefilled_in_chunks_between_others_tokens():
     run = Run(context, measure=known(StepCosts(((1, 4.0), (2, 4.0)), 0.5))).finish(work)
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
     assert max(context.computed[2:40]) <= 8
+
+
+@pytest.mark.parametrize(("is_sibling_busy", "rows"), [(False, 2), (True, 1)])
+def test_steps_are_shaped_by_what_they_cost_with_the_threads_in_use(is_sibling_busy, rows):
+    together, apart = StepCosts(((1, 5.0), (2, 6.0)), 1.0), StepCosts(((1, 5.0), (2, 20.0)), 1.0)
+    pool = CorePool(children=2, threads=2)
+    pool.mark(1, is_busy=is_sibling_busy)
+    context = FakeContext(slots=2)
+    work = [Job(str(i), (i,), 10, GREEDY, ignore_eos=True) for i in range(2)]
+    run = Run(context, pool.member(0), measure=lambda _: CostTable(((1, apart), (2, together))))
+    run.finish(work)
+    assert context.threads == rows
+    # Both decode, but for the first steps and the last.
+    assert set(context.computed[4:-4]) == {rows}
 
 
 #: Eight rows cost little more than one, so guessing pays once guesses are right.
