@@ -7,7 +7,7 @@ number of threads: with kernels that work on four rows at a time, four rows may 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -67,17 +67,14 @@ def _promise(rows: tuple[int, ...], crew: Crew, costs: CostTable) -> float:
     Requests stay where they are. So where two are no quicker together than apart, but four would be, this
     keeps the way there open.
     """
-    return sum(
-        max(
-            (
-                tokens_per_s(_with(rows, num, more), crew.threads, costs)
-                for num in set(rows)
-                if num + more <= crew.slots
-            ),
-            default=0.0,
-        )
-        for more in range(1, AHEAD + 1)
-    )
+    return sum(max(_grown(rows, more, crew, costs), default=0.0) for more in range(1, AHEAD + 1))
+
+
+def _grown(rows: tuple[int, ...], more: int, crew: Crew, costs: CostTable) -> Iterator[float]:
+    """The speeds with so many more requests in one of the children that have room for them."""
+    for num in set(rows):
+        if num + more <= crew.slots:
+            yield tokens_per_s(_with(rows, num, more), crew.threads, costs)
 
 
 def _with(rows: tuple[int, ...], num: int, more: int) -> tuple[int, ...]:
