@@ -7,7 +7,7 @@ parent remembers which child was given which.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 
 from tasks.messages import GenerateRequest
@@ -18,8 +18,8 @@ HEADER = "prefixes"
 MAX_SENT, MAX_KEPT = 16, 1024
 #: Messages that must be the same to prefer a child to a freer one: a system prompt alone is soon in all.
 MIN_DEPTH = 2
-#: How many more requests than the least busy child a preferred one may have: waiting for a slower batch
-#: costs more than computing a prefix again.
+#: How many more requests than the child it would else go to a preferred one may have: waiting for a slower
+#: batch costs more than computing a prefix again.
 MAX_LEAD = 2
 
 
@@ -56,17 +56,20 @@ class Affinity:
         known: Collection[str] = self._known.get(child, ())
         return max((i for i, name in enumerate(names, start=1) if name in known), default=0)
 
-    def choose(self, free: dict[int, int], names: Sequence[str]) -> int:
+    def choose(
+        self, free: Mapping[int, int], names: Sequence[str], advised: Collection[int] | None = None
+    ) -> int:
         """The child for a request, of those with their ``free`` slots, in order of their numbers.
 
-        The one with the longest prefix of the conversation, unless it is much busier than others; else the
-        one with the most free slots.
+        The one with the longest prefix of the conversation, unless it is much busier than the freest of the
+        ``advised`` children (:mod:`tasks.placement`; default: all); else that one.
         """
-        most = max(free.values())
+        advised = free if advised is None else advised
+        most = max(free[child] for child in advised)
 
-        def rank(child: int) -> tuple[int, int, int]:
+        def rank(child: int) -> tuple[int, bool, int, int]:
             depth = self.depth(child, names)
             is_near = depth >= MIN_DEPTH and free[child] > 0 and most - free[child] <= MAX_LEAD
-            return (depth if is_near else 0, free[child], depth)
+            return (depth if is_near else 0, child in advised, free[child], depth)
 
         return max(free, key=rank)

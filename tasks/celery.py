@@ -13,6 +13,7 @@ from tasks.messages import queue_name
 from tasks.metrics import WORKER_LAYOUT
 from tasks.reserved import UNACKED_OPTIONS
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
+from tasks.shared import SharedNote
 from tasks.tally import SharedTallies
 from tasks.transport import Connection
 
@@ -31,7 +32,7 @@ class _Amqp(AMQP):  # type: ignore[misc]
 
 
 class App(Celery):  # type: ignore[misc]
-    """A Celery application that knows the settings it was built from, and where a worker's children count."""
+    """A Celery application that knows the settings it was built from, and what a worker's children share."""
 
     amqp_cls = _Amqp
 
@@ -40,6 +41,7 @@ class App(Celery):  # type: ignore[misc]
         self.settings = settings
         if isinstance(settings, WorkerSettings):
             self.tallies = SharedTallies(WORKER_LAYOUT)
+            self.step_costs = SharedNote()
 
 
 def create_app(settings: BrokerSettings) -> App:

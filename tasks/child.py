@@ -22,7 +22,7 @@ from tasks.broker import connect
 from tasks.deliver import Deliverer
 from tasks.engine.cores import Threads
 from tasks.engine.engine import Engine, EngineOptions
-from tasks.engine.measure import measured_costs
+from tasks.engine.known import known_costs
 from tasks.engine.model import Context, Model
 from tasks.engine.observer import WorkCounter
 from tasks.engine.prompt import PromptBuilder, PromptError
@@ -30,6 +30,7 @@ from tasks.engine.sequence import Job
 from tasks.messages import ErrorCode, Failure
 from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
 from tasks.run import Run
+from tasks.shared import SharedNote
 from tasks.store import Append, Claim, RequestStore, SuspectError
 from tasks.tally import Tally
 
@@ -64,6 +65,7 @@ class Share:
         slots: sequences that it may decode at once.
         threads: how many threads it may compute with.
         tally: where it counts what it does.
+        step_costs: where the first child to measure them notes for all what steps cost.
     """
 
     worker: str
@@ -71,6 +73,7 @@ class Share:
     slots: int
     threads: Threads
     tally: Tally
+    step_costs: SharedNote
 
 
 class WorkerChild:
@@ -85,11 +88,11 @@ class WorkerChild:
         self._deliverer = Deliverer(self._store, partial(share.tally.observe, "append"))
         n_ctx = min(settings.n_ctx, model.n_ctx_train or settings.n_ctx)
         make_context = partial(
-            Context, model, slots=share.slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.work()
+            Context, model, slots=share.slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.most
         )
         self._observers = attempt_observers(settings)
         self._work = WorkCounter(share.tally)
-        self._engine = Engine(make_context, self._deliverer.put, threads, self._work, self._options(threads))
+        self._engine = Engine(make_context, self._deliverer.put, threads, self._work, self._options(share))
         self._prompts = PromptBuilder(model, n_ctx)
         self._model = model
         name = settings.served_name or ""
@@ -101,11 +104,12 @@ class WorkerChild:
         self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
         self._heart = Thread(target=self._beat, name="heartbeat", daemon=True)
 
-    def _options(self, threads: Threads) -> EngineOptions:
+    def _options(self, share: Share) -> EngineOptions:
+        measure = partial(known_costs, threads=share.threads, note=share.step_costs)
         return EngineOptions(
             reuses_prefixes=self._settings.prefix_cache,
             speculates=self._settings.speculation,
-            measure=partial(measured_costs, threads=threads.work()) if self._settings.step_shaping else None,
+            measure=measure if self._settings.step_shaping else None,
             # Without its engine a child is of no use: its death hands its requests on.
             on_crash=partial(os._exit, 70),
         )

@@ -80,7 +80,8 @@ class ProcessEngine:
         if tally.counts(["starts"])["starts"]:
             tally.add("restarts")
         tally.add("starts")
-        return Share(self._worker, index, self._slots, self._cores.member(index), tally)
+        threads, step_costs = self._cores.member(index), current_app.step_costs
+        return Share(self._worker, index, self._slots, threads, tally, step_costs)
 
     def hand_back(self) -> None:
         """Have the child's requests continued elsewhere."""

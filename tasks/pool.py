@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
@@ -26,6 +26,8 @@ from celery.exceptions import ImproperlyConfigured
 from redis import RedisError
 
 from tasks.affinity import HEADER, Affinity
+from tasks.engine.cost_table import CostTable
+from tasks.placement import Crew, advised
 
 logger = logging.getLogger(__name__)
 
@@ -138,10 +140,13 @@ class Slots:
 
 
 class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
-    """The parent's side: gives each job to the child that has its conversation, or the most free slots."""
+    """The parent's side: gives each job to the child that has its conversation, or where it costs least."""
 
-    def __init__(self, processes: int, *args: Any, slots: int, **kwargs: Any) -> None:
+    def __init__(
+        self, processes: int, *args: Any, crew: Crew, costs: Callable[[], CostTable | None], **kwargs: Any
+    ) -> None:
         # Before Celery's part, which starts the children.
+        self._crew, self._costs, slots = crew, costs, crew.slots
         self.Worker = partial(SlotWorker, slots=slots)
         super().__init__(processes, *args, **kwargs)
         self.slots = slots
@@ -178,7 +183,8 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
         children = sorted((self._index(pipe), pipe) for pipe in pipes)
         free = {pipe: self._busy_workers.free(pipe) for _, pipe in children}
         names = _prefixes(self.outbound_buffer[0]) if self.outbound_buffer else []
-        chosen = self._affinity.choose(free, names)
+        taken = {pipe: self.slots - num for pipe, num in free.items()}
+        chosen = self._affinity.choose(free, names, advised(taken, self._crew, self._costs()))
         self._affinity.note(chosen, names)
         return chosen
 
@@ -252,19 +258,24 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     def on_start(self) -> None:
         """Start the children."""
         self._refuse_options()
-        slots = self.app.settings.shape.slots
+        shape = self.app.settings.shape
+        slots = shape.slots
         if self.limit % slots:
             raise ImproperlyConfigured(
                 f"--concurrency {self.limit} is no multiple of the {slots} slots of a child; "
                 f"set --workers and --slots instead"
             )
-        self.Pool = partial(SlotPool, slots=slots)
+        self.Pool = partial(SlotPool, crew=Crew(slots, shape.workers * shape.threads), costs=self._costs)
         total, self.limit = self.limit, self.limit // slots
         try:
             super().on_start()
         finally:
             self.limit = total
         self.grow = self.shrink = self._refuse_resize
+
+    def _costs(self) -> CostTable | None:
+        """What a step costs, as soon as a child has noted it."""
+        return CostTable.from_json(self.app.step_costs.read())
 
     @property
     def num_processes(self) -> int:

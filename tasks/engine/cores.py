@@ -14,6 +14,14 @@ from typing import Protocol
 class Threads(Protocol):
     """How many threads a child's engine may compute with."""
 
+    @property
+    def least(self) -> int:
+        """Its share of them, while all children have work."""
+
+    @property
+    def most(self) -> int:
+        """All of them, while no other child has work."""
+
     def work(self) -> int:
         """Threads for the next step; the caller has work."""
 
@@ -25,11 +33,11 @@ class FixedThreads:
     """Always the same number, for a process that shares its cores with no other."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
+        self.least = self.most = threads
 
     def work(self) -> int:
         """The number."""
-        return self._threads
+        return self.most
 
     def rest(self) -> None:
         """Nothing changes."""
@@ -47,7 +55,7 @@ class CorePool:
 
     def member(self, index: int) -> Threads:
         """The child numbered ``index`` from 0; a child that replaces a dead one takes its number."""
-        return _Member(self, index)
+        return _Member(self, index, self.threads_of(len(self._busy)), self.threads_of(1))
 
     def mark(self, index: int, *, is_busy: bool) -> None:
         """Note whether a child has work."""
@@ -55,13 +63,17 @@ class CorePool:
 
     def threads_now(self) -> int:
         """Threads of each child that has work."""
-        num_busy = sum(self._busy[:])
+        return self.threads_of(sum(self._busy[:]))
+
+    def threads_of(self, num_busy: int) -> int:
+        """Threads of each child when so many have work."""
         return max(1, self._total // max(1, num_busy))
 
 
 class _Member:
-    def __init__(self, pool: CorePool, index: int) -> None:
+    def __init__(self, pool: CorePool, index: int, least: int, most: int) -> None:
         self._pool, self._index = pool, index
+        self.least, self.most = least, most
         self.rest()
 
     def work(self) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
 
 #: A shape must be so much cheaper than the plain one to be chosen; below that it is noise.
 MIN_GAIN = 0.04
@@ -18,22 +17,14 @@ MIN_GAIN = 0.04
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Measured milliseconds: ``decode`` holds (rows, ms) by rows, ``prefill_ms`` is per prompt token.
-
-    ``alone`` is like ``decode``, with one thread.
-    """
+    """Measured milliseconds: ``decode`` holds (rows, ms) by rows, ``prefill_ms`` is per prompt token."""
 
     decode: tuple[tuple[int, float], ...]
     prefill_ms: float
-    alone: tuple[tuple[int, float], ...] = ()
 
     def decode_ms(self, rows: int) -> float:
         """Milliseconds of a step of ``rows`` next tokens, interpolated between measured sizes."""
         return _between(self.decode, rows)
-
-    def alone_ms(self, rows: int) -> float:
-        """The same with one thread; infinite if that was not measured."""
-        return _between(self.alone, rows) if self.alone else inf
 
     @property
     def max_rows(self) -> int:

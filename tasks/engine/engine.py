@@ -7,12 +7,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 from tasks.engine.cores import Threads
-from tasks.engine.costs import StepCosts
+from tasks.engine.cost_table import CostTable
 from tasks.engine.governor import Governor
 from tasks.engine.lookup import PromptLookup, draft_size
 from tasks.engine.model import CacheFullError, Context, DecodeError, Row
@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 #: Receives one step's deltas on the engine's thread; must return soon and never raise.
 Sink = Callable[[list[Delta]], None]
-#: A prompt token costs about what a row of a large decode does.
-PREFILL_ROWS = 16
 #: Times a sequence's batch may fail before its request is given up.
 MAX_FAULTS = 2
 
@@ -47,7 +45,7 @@ class EngineOptions:
 
     reuses_prefixes: bool = True
     speculates: bool = True
-    measure: Callable[[Context], StepCosts] | None = None
+    measure: Callable[[Context], CostTable] | None = None
     clock: Callable[[], float] = time.monotonic
     on_crash: Callable[[], None] = lambda: None
 
@@ -136,15 +134,15 @@ class Engine:
         self._context = self._make_context()
         self._residents = Residents(self._context, reuses=self._options.reuses_prefixes)
         measure = self._options.measure
-        costs = None if measure is None else measure(self._context)
+        self._costs = None if measure is None else measure(self._context)
         self._governor = Governor()
-        self._limits = Limits(self._context.n_batch, costs=costs)
+        self._limits = Limits(self._context.n_batch)
 
     def _step(self) -> None:
         """Plan, compute, sample, deliver."""
         started = self._clock()
         threads = self._governor.choose(self._threads.work(), started)
-        self._context.use_threads(threads)
+        self._use_threads(threads)
         deltas = list(self._expire(started))
         self._residents.share()
         step = plan([_load(seq) for seq in self._residents if seq.waits_for is None], self._limits)
@@ -156,12 +154,18 @@ class Engine:
         num_tokens = sum(len(delta.tokens) for delta in deltas)
         self._observer.on_step(step, num_tokens, self._clock() - started)
 
+    def _use_threads(self, threads: int) -> None:
+        """Compute the next step with so many, shaped by what it then costs."""
+        self._context.use_threads(threads)
+        if self._costs is not None:
+            self._limits = replace(self._limits, costs=self._costs.at(threads))
+
     def _judge(self, threads: int, step: Step, started: float) -> None:
         """Tell the governor how the step went."""
-        costs, now = self._limits.costs, self._clock()
-        if costs is not None:
-            alone_ms = sum(costs.alone_ms(len(batch.slots) + batch.padding) for batch in step.decode)
-            alone_ms += step.num_prefilled * costs.alone_ms(PREFILL_ROWS) / PREFILL_ROWS
+        if self._costs is not None:
+            alone, now = self._costs.at(1), self._clock()
+            alone_ms = sum(alone.decode_ms(len(batch.slots) + batch.padding) for batch in step.decode)
+            alone_ms += step.num_prefilled * alone.prefill_ms
             self._governor.observe(threads, (now - started) * 1e3, alone_ms, now)
 
     def _read_inbox(self) -> None:

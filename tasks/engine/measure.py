@@ -1,78 +1,105 @@
-"""Measure what steps of each size cost on a context, and keep it for the next start on the same machine."""
+"""Measure what steps of each size cost on a context, with each number of threads that it may get."""
 
 from __future__ import annotations
 
-import json
 import logging
-import platform
 import time
-from collections.abc import Iterable
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Sequence
+from math import inf
 
-from platformdirs import user_cache_path
-
+from tasks.engine.cost_table import CostTable
 from tasks.engine.costs import StepCosts
 from tasks.engine.model import Context, Row
 
 logger = logging.getLogger(__name__)
 
-#: Sizes measured with all threads and with one, as far as there are slots; those between are interpolated.
-SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
-SIZES_ALONE = (1, 4, 16)
-#: Steps of each size; the quickest counts. Seconds after which no further size is measured.
-REPEATS = 3
+#: Sizes measured, as far as there are slots and time, the telling ones first; those between are interpolated.
+SIZES = (1, 2, 4, 8, 3, 16, 7, 6, 5, 12, 32, 24)
+#: Rounds over all sizes; the quickest counts, so that what disturbs one round spoils no size.
+ROUNDS = 3
+#: Seconds after which no further size is measured.
 BUDGET_S = 1.5
 PROMPT_TOKENS = 64
 #: How much slower than one thread several are when something else wants their cores; then nothing is kept.
-DISTURBED = 3.0
+DISTURBED = 2.0
+#: Seconds in which a single undisturbed step is waited for before anything is measured.
+PATIENCE_S = 0.5
+
+#: Milliseconds by rows.
+Times = dict[int, float]
 
 
-def measured_costs(context: Context, threads: int) -> StepCosts:
-    """The costs kept for this model, shape and machine, or else measured now, and kept if they are sound."""
-    path = _path(context, threads)
-    try:
-        return _read(path)
-    except (OSError, ValueError, LookupError, TypeError):
-        costs, is_sound = measure(context, threads)
-        if is_sound:
-            _keep(path, costs)
-        return costs
-
-
-def measure(context: Context, threads: int) -> tuple[StepCosts, bool]:
+def measure(context: Context, counts: Sequence[int]) -> tuple[CostTable, bool]:
     """Time steps on an empty context, and leave it empty. Takes about :data:`BUDGET_S` seconds.
 
-    Beside the costs: whether they are sound. Where something else wants the cores, one thread's are given
-    for all threads'.
+    Beside the costs with so many threads, in ascending order: whether they are sound. Where something else
+    wants the cores, one thread's are given for all.
     """
-    deadline = time.perf_counter() + BUDGET_S
-    context.use_threads(1)
-    alone = tuple(_sizes(context, SIZES_ALONE if threads > 1 else (), deadline))
-    context.use_threads(threads)
-    _quickest(context, 1)
-    if alone and _quickest(context, 1) > DISTURBED * alone[0][1]:
+    times = _timed_all(context, counts) if _is_quiet(context, counts[-1]) else {}
+    if not times or not _is_plausible(times):
         logger.warning("the machine is busy: what a step costs is guessed from one thread's")
-        return StepCosts(alone, alone[-1][1] / alone[-1][0], alone), False
-    prefill_ms = _timed(context, _prompt(context)) / PROMPT_TOKENS
-    decode = tuple(_sizes(context, SIZES, deadline))
-    for slot in range(context.slots):
-        context.trim(slot, 0)
-    logger.info("step costs (rows, ms): %s; %.2f ms a prompt token", decode, prefill_ms)
-    return StepCosts(decode, prefill_ms, alone), True
+        alone = {1: times.get(1) or _timed_all(context, (1,))[1]}
+        return _table(alone, None), False
+    table = _table(times, _timed(context, _prompt(context)) / PROMPT_TOKENS)
+    for threads, costs in table.by_threads:
+        logger.info("step costs with %d threads (rows, ms): %s", threads, costs)
+    return table, True
 
 
-def _sizes(context: Context, sizes: Iterable[int], deadline: float) -> Iterable[tuple[int, float]]:
-    """The first size always, the others while there is time."""
-    for size in sizes:
-        if size <= context.slots and (size == 1 or time.perf_counter() < deadline):
-            yield size, _quickest(context, size)
+def _is_quiet(context: Context, threads: int) -> bool:
+    """Whether so many threads find as many cores, at least for a step."""
+    context.use_threads(1)
+    alone = min(_timed(context, _rows(1)) for _ in range(2))
+    context.use_threads(threads)
+    until = time.perf_counter() + PATIENCE_S
+    while not (is_quiet := _timed(context, _rows(1)) <= DISTURBED * alone):
+        if time.perf_counter() >= until:
+            break
+    return is_quiet
 
 
-def _quickest(context: Context, size: int) -> float:
-    return min(
-        _timed(context, [Row(1, PROMPT_TOKENS, slot, True) for slot in range(size)]) for _ in range(REPEATS)
+def _is_plausible(times: dict[int, Times]) -> bool:
+    """Whether no number of threads is much slower than one."""
+    alone = times[1]
+    slowest = (ms / alone[size] for found in times.values() for size, ms in found.items() if size in alone)
+    return max(slowest) <= DISTURBED
+
+
+def _timed_all(context: Context, counts: Sequence[int]) -> dict[int, Times]:
+    """The quickest of a few rounds; of the last number of threads the context is left with."""
+    times: dict[int, Times] = {threads: {} for threads in counts}
+    until = time.perf_counter() + BUDGET_S
+    for _ in range(ROUNDS):
+        for place, threads in enumerate(counts):
+            now = time.perf_counter()
+            context.use_threads(threads)
+            _time_sizes(context, times[threads], now + (until - now) / (len(counts) - place))
+    return times
+
+
+def _time_sizes(context: Context, times: Times, until: float) -> None:
+    """One row always, the others while there is time."""
+    # Twice, since the first step after a change of threads takes longer.
+    for size in (1, *SIZES):
+        if size <= context.slots and (not times or time.perf_counter() < until):
+            times[size] = min(times.get(size, inf), _timed(context, _rows(size)))
+
+
+def _table(times: dict[int, Times], prefill_ms: float | None) -> CostTable:
+    """Prefill is measured with all threads; with fewer it takes as much longer as the largest step does."""
+    *_, most = times.values()
+    largest = max(size for size in most if all(size in found for found in times.values()))
+    row_ms = most[largest] / largest if prefill_ms is None else prefill_ms
+    return CostTable(
+        tuple(
+            (threads, StepCosts(tuple(sorted(found.items())), row_ms * found[largest] / most[largest]))
+            for threads, found in times.items()
+        )
     )
+
+
+def _rows(size: int) -> list[Row]:
+    return [Row(1, PROMPT_TOKENS, slot, True) for slot in range(size)]
 
 
 def _prompt(context: Context) -> list[Row]:
@@ -88,26 +115,3 @@ def _timed(context: Context, rows: list[Row]) -> float:
     for slot in {row.seq for row in rows}:
         context.trim(slot, 0)
     return elapsed
-
-
-def _path(context: Context, threads: int) -> Path:
-    file = context.model.path.stat()
-    shape = f"{context.slots}x{threads}-{context.n_ctx}-{file.st_size}-{int(file.st_mtime)}"
-    return user_cache_path("inference-server") / f"step-costs-2-{platform.node()}-{shape}.json"
-
-
-def _read(path: Path) -> StepCosts:
-    raw = json.loads(path.read_text())
-    decode, alone = (tuple((int(rows), float(ms)) for rows, ms in raw[name]) for name in ("decode", "alone"))
-    return StepCosts(decode, float(raw["prefill_ms"]), alone)
-
-
-def _keep(path: Path, costs: StepCosts) -> None:
-    """Best effort: without it the next start measures again."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(asdict(costs)))
-        part.replace(path)
-    except OSError as error:
-        logger.info("step costs not kept: %s", error)

@@ -13,6 +13,8 @@ settings = WorkerSettings()
 app = create_app(settings)
 app.conf.update(imports=())
 app.conf.broker_transport_options["client_name"] = "worker"
+#: What a child would note, where a test says what steps cost.
+app.step_costs.write(os.environ.get("TEST_STEP_COSTS", "").encode())
 
 
 @app.task(name="hold")

@@ -26,6 +26,11 @@ def test_no_child_gets_less_than_its_share():
     assert [m.work() for m in members] == [1, 1, 1]
 
 
+def test_a_member_knows_its_share_and_all_there_is():
+    member = CorePool(children=3, threads=8).member(1)
+    assert (member.least, member.most) == (2, 8)
+
+
 def test_a_replacement_begins_at_rest():
     pool = CorePool(children=2, threads=2)
     pool.member(0).work()

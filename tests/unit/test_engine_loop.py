@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.engine.cores import FixedThreads
+from tasks.engine.cores import CorePool, FixedThreads, Threads
+from tasks.engine.cost_table import CostTable
 from tasks.engine.costs import StepCosts
 from tasks.engine.engine import Engine, EngineOptions
 from tasks.engine.model import CacheFullError, DecodeError, Row
@@ -57,7 +58,7 @@ class FakeContext:
         self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
         self.cells: list[list[int]] = [[] for _ in range(slots)]
         self.capacity, self.can_trim = capacity, can_trim
-        self.failures, self.is_broken = 0, False
+        self.failures, self.is_broken, self.threads = 0, False, 1
         self._outputs: list[int] = []
         self.computed: list[int] = []
 
@@ -91,7 +92,7 @@ class FakeContext:
         return self.trim(target, size)
 
     def use_threads(self, threads: int) -> None:
-        pass
+        self.threads = threads
 
     def close(self) -> None:
         pass
@@ -100,7 +101,7 @@ class FakeContext:
 class Run:
     """An engine on a fake context, driven to the end of its jobs."""
 
-    def __init__(self, context: Any, **options: Any) -> None:
+    def __init__(self, context: Any, threads: Threads | None = None, **options: Any) -> None:
         self.tokens: dict[str, tuple[int, ...]] = defaultdict(tuple)
         self.endings: dict[str, Any] = {}
         self.work = WorkCounter()
@@ -108,7 +109,7 @@ class Run:
         self.crashed: SimpleQueue[bool] = SimpleQueue()
         options.setdefault("on_crash", lambda: self.crashed.put(True))
         self.engine = Engine(
-            lambda: context, self._sink, FixedThreads(1), self.work, EngineOptions(**options)
+            lambda: context, self._sink, threads or FixedThreads(1), self.work, EngineOptions(**options)
         )
         self.engine.start()
 
@@ -137,6 +138,11 @@ def expected(job: Job, follows: Follower = follower) -> tuple[int, ...]:
     return tuple(answer)
 
 
+def known(costs: StepCosts) -> Callable[[Any], CostTable]:
+    """What steps cost, whatever the threads."""
+    return lambda _: CostTable(((1, costs),))
+
+
 prompts = st.lists(st.integers(0, 3), min_size=1, max_size=40).map(tuple)
 jobs = st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=10).map(
     lambda entries: [
@@ -144,7 +150,7 @@ jobs = st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=10)
     ]
 )
 #: Seven rows cost more than eight, two more than two singles.
-ODD = StepCosts(((1, 1), (2, 5), (3, 9), (4, 6), (8, 7)), 0.5, ((1, 1.0),))
+ODD = StepCosts(((1, 1), (2, 5), (3, 9), (4, 6), (8, 7)), 0.5)
 
 
 @settings(deadline=None, max_examples=60)
@@ -153,7 +159,7 @@ def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, c
     run = Run(
         FakeContext(can_trim=can_trim),
         reuses_prefixes=reuses,
-        measure=(lambda _: ODD) if is_shaped else None,
+        measure=known(ODD) if is_shaped else None,
     ).finish(work)
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
     assert all(ending.reason is FinishReason.LENGTH for ending in run.endings.values())
@@ -216,9 +222,23 @@ def test_a_long_prompt_is_prefilled_in_chunks_between_others_tokens():
         Job("chat", (1, 2, 3), 100, GREEDY, ignore_eos=True),
         Job("long", tuple(i % 5 for i in range(400)), 1, GREEDY, ignore_eos=True),
     ]
-    run = Run(context, measure=lambda _: StepCosts(((1, 4.0), (2, 4.0)), 0.5)).finish(work)
+    run = Run(context, measure=known(StepCosts(((1, 4.0), (2, 4.0)), 0.5))).finish(work)
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
     assert max(context.computed[2:40]) <= 8
+
+
+@pytest.mark.parametrize(("is_sibling_busy", "rows"), [(False, 2), (True, 1)])
+def test_steps_are_shaped_by_what_they_cost_with_the_threads_in_use(is_sibling_busy, rows):
+    together, apart = StepCosts(((1, 5.0), (2, 6.0)), 1.0), StepCosts(((1, 5.0), (2, 20.0)), 1.0)
+    pool = CorePool(children=2, threads=2)
+    pool.mark(1, is_busy=is_sibling_busy)
+    context = FakeContext(slots=2)
+    work = [Job(str(i), (i,), 10, GREEDY, ignore_eos=True) for i in range(2)]
+    run = Run(context, pool.member(0), measure=lambda _: CostTable(((1, apart), (2, together))))
+    run.finish(work)
+    assert context.threads == rows
+    # Both decode, but for the first steps and the last.
+    assert set(context.computed[4:-4]) == {rows}
 
 
 #: Eight rows cost little more than one, so guessing pays once guesses are right.
@@ -235,7 +255,7 @@ def echo(tokens: list[int]) -> int:
 def test_guessing_changes_no_token(prompt, count, can_trim):
     job = Job("a", prompt, count, GREEDY, ignore_eos=True)
     context = FakeContext(n_ctx=512, can_trim=can_trim, follows=echo)
-    run = Run(context, measure=lambda _: CHEAP_ROWS).finish([job])
+    run = Run(context, measure=known(CHEAP_ROWS)).finish([job])
     assert run.tokens["a"] == expected(job, echo)
 
 
@@ -243,7 +263,7 @@ def test_guessing_takes_fewer_steps_for_a_lone_answer_that_repeats():
     job = Job("a", (1, 2, 3, 4, 5, 6), 200, GREEDY, ignore_eos=True)
     lengths = {}
     for speculates in (False, True):
-        run = Run(FakeContext(n_ctx=512, follows=echo), measure=lambda _: CHEAP_ROWS, speculates=speculates)
+        run = Run(FakeContext(n_ctx=512, follows=echo), measure=known(CHEAP_ROWS), speculates=speculates)
         lengths[speculates] = run.finish([job]).work.counts["steps"]
         assert run.tokens["a"] == expected(job, echo)
     assert lengths[True] < lengths[False] / 2
@@ -255,7 +275,7 @@ def test_a_stop_inside_a_guess_ends_the_answer_there():
         return EOG if len(tokens) == 101 else echo(tokens)
 
     job = Job("a", (1, 2, 3, 4, 5, 6), 200, GREEDY)
-    run = Run(FakeContext(n_ctx=512, follows=to_the_end), measure=lambda _: CHEAP_ROWS).finish([job])
+    run = Run(FakeContext(n_ctx=512, follows=to_the_end), measure=known(CHEAP_ROWS)).finish([job])
     assert run.tokens["a"][-1] == EOG
     assert len(run.tokens["a"]) == 101 + 1 - len(job.prompt)
     assert run.endings["a"].reason is FinishReason.STOP
