@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -136,13 +136,14 @@ class Engine:
         measure = self._options.measure
         self._costs = None if measure is None else measure(self._context)
         self._governor = Governor()
-        self._limits = Limits(self._context.n_batch)
+        self._limits_by_threads: dict[int, Limits] = {}
 
     def _step(self) -> None:
         """Plan, compute, sample, deliver."""
         started = self._clock()
         threads = self._governor.choose(self._threads.work(), started)
-        self._use_threads(threads)
+        self._context.use_threads(threads)
+        self._limits = self._limits_with(threads)
         deltas = list(self._expire(started))
         self._residents.share()
         step = plan([_load(seq) for seq in self._residents if seq.waits_for is None], self._limits)
@@ -154,16 +155,18 @@ class Engine:
         num_tokens = sum(len(delta.tokens) for delta in deltas)
         self._observer.on_step(step, num_tokens, self._clock() - started)
 
-    def _use_threads(self, threads: int) -> None:
-        """Compute the next step with so many, shaped by what it then costs."""
-        self._context.use_threads(threads)
-        if self._costs is not None:
-            self._limits = replace(self._limits, costs=self._costs.at(threads))
+    def _limits_with(self, threads: int) -> Limits:
+        """What bounds and shapes a step with so many threads."""
+        found = self._limits_by_threads.get(threads)
+        if found is None:
+            costs = None if self._costs is None else self._costs.at(threads)
+            found = self._limits_by_threads[threads] = Limits(self._context.n_batch, costs=costs)
+        return found
 
     def _judge(self, threads: int, step: Step, started: float) -> None:
         """Tell the governor how the step went."""
-        if self._costs is not None:
-            alone, now = self._costs.at(1), self._clock()
+        alone, now = self._limits_with(1).costs, self._clock()
+        if alone is not None:
             alone_ms = sum(alone.decode_ms(len(batch.slots) + batch.padding) for batch in step.decode)
             alone_ms += step.num_prefilled * alone.prefill_ms
             self._governor.observe(threads, (now - started) * 1e3, alone_ms, now)
