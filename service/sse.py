@@ -121,9 +121,10 @@ class EventStream:
             self._listener.pass_on(self._push)
 
     def _push(self, seq: int, text: str) -> bool:
-        if not text or seq <= self._after:
+        data = self._text(seq, text)
+        if not data:
             return True
-        if self._wire is None or not self._wire.try_send(message(self._answer.piece(text), seq)):
+        if self._wire is None or not self._wire.try_send(data):
             return False
         self._has_pushed = True
         return True
@@ -136,21 +137,17 @@ class EventStream:
         return now
 
     def _render(self, events: list[Event]) -> bytes:
-        if len(events) == 1 and self._is_open and events[0].end is None:
-            return self._text(events[0])  # by far the most
         return b"".join(part for event in events for part in self._messages(event))
 
-    def _text(self, event: Event) -> bytes:
-        if not event.text or event.seq <= self._after:
-            return b""
-        return message(self._answer.piece(event.text), event.seq)
+    def _text(self, seq: int, text: str) -> bytes:
+        return message(self._answer.piece(text), seq) if text and seq > self._after else b""
 
     def _messages(self, event: Event) -> Iterator[bytes]:
         if not self._is_open:
             self._is_open = True
             if (opening := self._answer.opening) is not None:
                 yield message(opening, event.seq - 1)
-        yield self._text(event)
+        yield self._text(event.seq, event.text)
         if event.end is not None:
             yield from self._ending(event.end, event.seq)
 

@@ -86,6 +86,11 @@ class Mailbox:
                 return found
             item = queue.get()
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader waits and would be spared."""
+        return self._offer is not None
+
     def claim_stale(self) -> bool:
         """Whether events were dropped or may have been missed since the last call."""
         was, self._is_stale = self._is_stale, False
