@@ -15,6 +15,7 @@ from service.answers import Answer
 from service.connection import CHECK_S, ClientGoneError
 from service.errors import ApiError, from_failure
 from service.streams import Listener
+from service.wire import Wire
 from tasks.messages import End, Event
 
 COMMENT = b": keep-alive\n\n"
@@ -45,17 +46,20 @@ class EventStream:
         check: raises ``ClientGoneError`` when the client has gone.
         heartbeat_s: seconds of silence before a comment.
         after: number of the last event the client has; its text is not sent again.
+        wire: the short way to the client, if there is one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is a part of it
         self,
         answer: Answer,
         listener: Listener,
         check: Callable[[], None],
         heartbeat_s: float,
         after: int = 0,
+        wire: Wire | None = None,
     ) -> None:
         self._answer, self._listener, self._check = answer, listener, check
+        self._wire, self._has_pushed = wire, False
         self._heartbeat_s, self._after = heartbeat_s, after
         self._first: list[Event] = []
         self._is_open = after > 0
@@ -93,13 +97,37 @@ class EventStream:
     def _rest(self) -> Iterator[bytes]:
         listener, sent = self._listener, time.monotonic()
         while not listener.is_over:
-            data = self._render(listener.take())
+            data = self._render(self._take())
             now = self._check_sometimes()
+            if self._has_pushed:
+                sent, self._has_pushed = now, False
             if not data and now - sent >= self._heartbeat_s:
                 data = COMMENT
             if data:
                 sent = now
                 yield data
+                self._shorten()
+
+    def _take(self) -> list[Event]:
+        try:
+            return self._listener.take()
+        finally:
+            if self._wire is not None:
+                self._wire.flush()
+
+    def _shorten(self) -> None:
+        """Send by the short way from now on, while the events come one by one: the headers are out."""
+        if self._wire is not None and self._is_open:
+            self._listener.pass_on(self._push)
+
+    def _push(self, seq: int, text: str) -> bool:
+        data = self._text(seq, text)
+        if not data:
+            return True
+        if self._wire is None or not self._wire.try_send(data):
+            return False
+        self._has_pushed = True
+        return True
 
     def _check_sometimes(self) -> float:
         now = time.monotonic()
@@ -109,21 +137,17 @@ class EventStream:
         return now
 
     def _render(self, events: list[Event]) -> bytes:
-        if len(events) == 1 and self._is_open and events[0].end is None:
-            return self._text(events[0])  # by far the most
         return b"".join(part for event in events for part in self._messages(event))
 
-    def _text(self, event: Event) -> bytes:
-        if not event.text or event.seq <= self._after:
-            return b""
-        return message(self._answer.piece(event.text), event.seq)
+    def _text(self, seq: int, text: str) -> bytes:
+        return message(self._answer.piece(text), seq) if text and seq > self._after else b""
 
     def _messages(self, event: Event) -> Iterator[bytes]:
         if not self._is_open:
             self._is_open = True
             if (opening := self._answer.opening) is not None:
                 yield message(opening, event.seq - 1)
-        yield self._text(event)
+        yield self._text(event.seq, event.text)
         if event.end is not None:
             yield from self._ending(event.end, event.seq)
 

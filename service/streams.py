@@ -20,6 +20,11 @@ from tasks.messages import End, ErrorCode, Event, Failure, State
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Takes one raw event in the subscriber's greenlet; whether it did.
+Offer = Callable[[dict[str, Any]], bool]
+#: Takes the number and the text of an event that is no end; whether it did.
+Sink = Callable[[int, str], bool]
+
 #: Events a mailbox holds. A reader this far behind finds the rest in the log.
 MAILBOX_LIMIT = 512
 #: Seconds of silence after which the log is read, at first and at most: a safety net, for what pub/sub may
@@ -34,16 +39,20 @@ class Mailbox:
     """Raw events on their way from the subscriber to one response; bounded, never blocks the subscriber.
 
     Waiting has no timeout of its own, which would cost a timer per token: the subscriber wakes all readers
-    together every now and then (:meth:`tick`).
+    together every now and then (:meth:`tick`). A reader that waits may be spared the waking, too: its
+    ``offer`` is called instead. It must not switch greenlets.
     """
 
     def __init__(self, limit: int = MAILBOX_LIMIT) -> None:
         self._queue: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._limit = limit
+        self._offer: Offer | None = None
         self._is_stale = False
 
     def put(self, event: dict[str, Any]) -> None:
         """Hand over one decoded event, or drop it when the reader is too far behind."""
+        if self._offer is not None and self._offer(event):
+            return
         if self._queue.qsize() < self._limit:
             self._queue.put(event)
         else:
@@ -59,16 +68,28 @@ class Mailbox:
         if self._queue.empty():
             self._queue.put(None)
 
-    def take(self) -> list[dict[str, Any]]:
-        """Everything there is, after waiting for the first event or tick; may be empty."""
+    def take(self, offer: Offer | None = None) -> list[dict[str, Any]]:
+        """Everything there is, after waiting for the first event or tick; may be empty.
+
+        While it waits, each event goes to ``offer``, and wakes it only if that doesn't take it.
+        """
         queue, found = self._queue, []
-        item = queue.get()
+        self._offer = offer
+        try:
+            item = queue.get()
+        finally:
+            self._offer = None
         while True:
             if item is not None:
                 found.append(item)
             if queue.empty():
                 return found
             item = queue.get()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader waits and would be spared."""
+        return self._offer is not None
 
     def claim_stale(self) -> bool:
         """Whether events were dropped or may have been missed since the last call."""
@@ -119,6 +140,8 @@ class Listener:
         self.end: End | None = None
         self._source, self._mailbox, self._clock = source, source.mailbox, source.clock
         self._must_read = is_behind
+        self._sink: Sink | None = None
+        self._heard = after
         self._silence_s = SILENCE_S
         self._asked = self._clock()
         self._away_since: float | None = None
@@ -127,6 +150,13 @@ class Listener:
     def is_over(self) -> bool:
         """Whether the request's last event has come."""
         return self.end is not None
+
+    def pass_on(self, sink: Sink) -> None:
+        """From now on, :meth:`take` waits on while ``sink`` takes what comes.
+
+        ``sink`` is called in order, in the subscriber's greenlet, and must not switch to another.
+        """
+        self._sink = sink
 
     def take(self) -> list[Event]:
         """The next events in order, after waiting for the first or for the subscriber's tick; may be empty.
@@ -138,8 +168,8 @@ class Listener:
             return []
         if self._must_read and self._away_since is None:
             return self._read()
-        events = self._in_order(self._mailbox.take())
-        if self._mailbox.claim_stale() or self._must_read or self._is_silent(events):
+        events = self._in_order(self._mailbox.take(self._offer if self._sink else None))
+        if self._mailbox.claim_stale() or self._must_read or self._is_silent():
             events += self._read()
         return events
 
@@ -148,6 +178,13 @@ class Listener:
         while not self.is_over:
             yield from self.take()
             check()
+
+    def _offer(self, raw: dict[str, Any]) -> bool:
+        seq, sink = raw["s"], self._sink
+        if seq != self.seq + 1 or "end" in raw or sink is None or not sink(seq, raw["t"]):
+            return False
+        self.seq = seq
+        return True
 
     def _in_order(self, raw: Iterable[dict[str, Any]]) -> list[Event]:
         events = []
@@ -165,10 +202,10 @@ class Listener:
         self.end = event.end
         return event
 
-    def _is_silent(self, events: list[Event]) -> bool:
+    def _is_silent(self) -> bool:
         now = self._clock()
-        if events:
-            self._asked = now
+        if self.seq != self._heard:
+            self._heard, self._asked = self.seq, now
             self._silence_s = SILENCE_S
             return False
         return now - self._asked >= self._silence_s
@@ -189,7 +226,9 @@ class Listener:
         self._asked = self._clock()
         if state is None and not events:
             events = [self._lost()]
-        return [self._accept(event) for event in events if event.seq > self.seq]
+        found = [self._accept(event) for event in events if event.seq > self.seq]
+        self._heard = self.seq
+        return found
 
     def _check_patience(self) -> None:
         now = self._clock()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from flask import Flask
 
 from service import runtime, tracing
@@ -19,4 +21,7 @@ def build() -> Flask:
     current.start()
     app = create_app(current)
     tracing.instrument(app, current.settings)
+    # What is there by now stays: looking through it for garbage again and again would cost every request.
+    gc.collect()
+    gc.freeze()
     return app

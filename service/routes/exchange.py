@@ -15,6 +15,7 @@ from service.connection import checker
 from service.errors import ApiError
 from service.json_body import parse_object
 from service.prefer import Prefer
+from service.wire import Wire
 from tasks.store import Admission, Key
 
 
@@ -49,6 +50,11 @@ def preferences(max_wait_s: float) -> Prefer:
 def client_check() -> Callable[[], None]:
     """A function that raises ``ClientGoneError`` once the client has gone."""
     return checker(request.environ)
+
+
+def wire() -> Wire | None:
+    """The short way to the client, for a stream, if there is one."""
+    return Wire.of(request.environ)
 
 
 def told(response: Response, admission: Admission) -> Response:

@@ -7,6 +7,7 @@ import selectors
 import signal
 import socket
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from typing import Any
 
 import httpx
@@ -355,6 +356,19 @@ def test_a_client_that_stops_reading_is_let_go(valkey_url: str, worker: Scripted
     finally:
         sock.close()
         hasty.stop()
+
+
+def test_a_client_that_reads_late_gets_everything(api: Api, worker: ScriptedWorker) -> None:
+    known = set(worker.held)
+    said = [f"{number:03}" + "x" * 30_000 for number in range(400)]
+    with open_post(api, prompt="hold", stream=True) as sock:
+        request_id = newly_held(worker, known)
+        for text in said:
+            assert worker.say(request_id, text)
+        assert worker.finish(request_id)
+        answer = HTTPResponse(sock)
+        answer.begin()
+        assert texts(answer.read().decode()) == ["one", *said]
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(valkey_url: str, worker: ScriptedWorker) -> None:
