@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from redis import BlockingConnectionPool, ConnectionPool, Redis
+from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -117,11 +117,4 @@ def client(redis_url: str) -> Redis:
         "socket_keepalive": True,
         "retry": Retry(NoBackoff(), 1),
     }
-    redis = connect(redis_url, **options)
-    pool = redis.connection_pool
-    if type(pool) is not ConnectionPool:  # Sentinel has a pool of its own kind
-        return redis
-    bounded = BlockingConnectionPool(  # type: ignore[no-untyped-call]
-        MAX_CONNECTIONS, SOCKET_TIMEOUT_S, connection_class=pool.connection_class, **pool.connection_kwargs
-    )
-    return Redis(connection_pool=bounded)
+    return connect(redis_url, MAX_CONNECTIONS, SOCKET_TIMEOUT_S, **options)

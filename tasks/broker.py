@@ -30,17 +30,19 @@ class Broker:
         return cls("inference-" + redis_url)
 
 
-def connect(redis_url: str, max_connections: int = 32, **options: Any) -> Redis:
+def connect(redis_url: str, max_connections: int = 32, free_timeout_s: float = 20.0, **options: Any) -> Redis:
     """A client of the Redis that ``redis_url`` names; threads and greenlets wait for a free connection.
 
     Args:
         redis_url: ``redis://``, ``rediss://`` or ``sentinel://``, as in the settings.
-        max_connections: commands under way at the same time.
+        max_connections: commands under way at the same time; Sentinel's pool doesn't bound them.
+        free_timeout_s: how long a command waits for a free connection.
         options: redis-py's, for example ``socket_timeout`` in seconds.
     """
     if _scheme(redis_url) == "sentinel":
         return _SentinelPlace.parse(redis_url).connect(**options)
-    pool = BlockingConnectionPool.from_url(redis_url, max_connections=max_connections, **options)
+    bounds = {"max_connections": max_connections, "timeout": free_timeout_s}
+    pool = BlockingConnectionPool.from_url(redis_url, **bounds, **options)
     return Redis(connection_pool=pool)
 
 
