@@ -13,6 +13,9 @@ from functools import lru_cache
 
 #: A shape must be so much cheaper than the plain one to be chosen; below that it is noise.
 MIN_GAIN = 0.04
+#: The same for a shape that leaves some sequences out. More, since attention, which each row takes alike, is
+#: not in the measured costs, llama.cpp builds its graph anew for other slots, and sequences are moved.
+MIN_PAUSE_GAIN = 0.08
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,13 @@ def quickest(rows: int, costs: StepCosts) -> tuple[Group, ...]:
     """The groups that make most tokens per millisecond of ``rows`` sequences; they may leave some out.
 
     Never half of them, since a size that fits twice is taken twice. So one sequence more never makes fewer
-    tokens per millisecond, but for :data:`MIN_GAIN`.
+    tokens per millisecond, but for :data:`MIN_PAUSE_GAIN`.
     """
     shapes = _cheapest_of_all(rows, costs)
     everyone = shapes[rows]
     options = [shapes[size] * (rows // size) for size in range(1, rows + 1)]
     best = max(options, key=lambda groups: (tokens_per_ms(groups, costs), num_rows(groups)), default=())
-    is_worth_it = tokens_per_ms(best, costs) * (1 - MIN_GAIN) > tokens_per_ms(everyone, costs)
+    is_worth_it = tokens_per_ms(best, costs) * (1 - MIN_PAUSE_GAIN) > tokens_per_ms(everyone, costs)
     return best if is_worth_it else everyone
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tasks.engine.load import Load
 
 #: Tokens that one sequence may be behind another before they change places.
-MAX_LAG = 8.0
+MAX_LAG = 4.0
 #: With more cells to move they change places less often, so that it takes a few percent of the time: they may
 #: be behind by a token for so many cells.
 CELLS_PER_LAG = 64

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.engine.costs import MIN_GAIN, StepCosts, cheapest, num_rows, plain, quickest, tokens_per_ms
+from tasks.engine.costs import MIN_PAUSE_GAIN, StepCosts, cheapest, num_rows, plain, quickest, tokens_per_ms
 from tasks.engine.load import Load
 from tasks.engine.scheduler import Decode, Limits, Step, plan
 from tasks.engine.turns import CELLS_PER_LAG, MAX_CELLS, MAX_LAG, exchange
@@ -32,13 +32,13 @@ def speed(rows: int, table: StepCosts) -> float:
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("rows", range(1, 24))
 def test_a_sequence_more_never_lowers_tokens_per_second(rows, table):
-    assert speed(rows + 1, table) >= speed(rows, table) * (1 - MIN_GAIN)
+    assert speed(rows + 1, table) >= speed(rows, table) * (1 - MIN_PAUSE_GAIN)
 
 
 @given(st.integers(1, 16), costs)
 def test_that_holds_whatever_steps_cost(rows, table):
     most = max(speed(fewer, table) for fewer in range(1, rows + 1))
-    assert speed(rows + 1, table) >= most * (1 - MIN_GAIN) - 1e-9
+    assert speed(rows + 1, table) >= most * (1 - MIN_PAUSE_GAIN) - 1e-9
 
 
 @given(st.integers(1, 16), costs)
@@ -47,13 +47,13 @@ def test_fewer_than_half_pause_and_only_where_that_is_quicker(rows, table):
     assert rows / 2 < num_rows(groups) <= rows
     if num_rows(groups) < rows:
         everyone = tokens_per_ms(cheapest(rows, table), table)
-        assert tokens_per_ms(groups, table) * (1 - MIN_GAIN) > everyone
+        assert tokens_per_ms(groups, table) * (1 - MIN_PAUSE_GAIN) > everyone
 
 
 def test_one_pauses_only_where_the_others_are_quicker_by_more_than_noise():
     assert quickest(5, STEEP) == plain(4)
     assert quickest(6, STEEP) == plain(6)
-    assert quickest(7, STEEP) == plain(6)
+    assert quickest(7, STEEP) == plain(7)
     assert quickest(9, STEEP) == plain(9)
     assert all(quickest(rows, LINEAR) == plain(rows) for rows in range(1, 17))
 
@@ -160,7 +160,7 @@ def test_places_are_changed_seldom():
     for _ in range(800):
         running.step()
     assert sum(map(len, running.pauses)) == 800
-    assert 0 < running.num_exchanges <= 800 / 8
+    assert 0 < running.num_exchanges <= 800 / 7
 
 
 @settings(deadline=None)
