@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tasks.engine.cost_table import CostTable
-from tasks.engine.costs import StepCosts, cheapest
+from tasks.engine.costs import quickest, tokens_per_ms
 
 #: Speeds that differ by less are the same: measuring is no more exact.
 NOISE = 0.04
@@ -53,12 +53,7 @@ def tokens_per_s(taken: Iterable[int], threads: int, costs: CostTable) -> float:
 @lru_cache(maxsize=4096)
 def _tokens_per_s(rows: tuple[int, ...], threads: int, costs: CostTable) -> float:
     share = costs.at(max(1, threads // max(1, len(rows))))
-    return sum(1e3 * num / _step_ms(num, share) for num in rows)
-
-
-def _step_ms(rows: int, costs: StepCosts) -> float:
-    """Of a step shaped as the engine does it."""
-    return sum(costs.decode_ms(group.rows + group.padding) for group in cheapest(rows, costs))
+    return sum(1e3 * tokens_per_ms(quickest(num, share), share) for num in rows)
 
 
 def _promise(rows: tuple[int, ...], crew: Crew, costs: CostTable) -> float:

@@ -1,8 +1,8 @@
-"""What a step costs by its size, and the cheapest way to decode a number of rows. Pure.
+"""What a step costs by its size, and the best way to decode a number of rows. Pure.
 
 Kernels that work on several rows at a time make some sizes cheaper than smaller ones: then a row of padding
-pays, or two smaller steps do. Which, depends on the machine, the threads and the encoding; so it is measured
-(:mod:`tasks.engine.measure`).
+pays, or two smaller steps do, or that some sequences pause for a step. Which, depends on the machine, the
+threads and the encoding; so it is measured (:mod:`tasks.engine.measure`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from functools import lru_cache
 
 #: A shape must be so much cheaper than the plain one to be chosen; below that it is noise.
 MIN_GAIN = 0.04
+#: The same for a shape that leaves some sequences out. More, since attention, which each row takes alike, is
+#: not in the measured costs, llama.cpp builds its graph anew for other slots, and sequences are moved.
+MIN_PAUSE_GAIN = 0.08
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +64,53 @@ def plain(rows: int) -> tuple[Group, ...]:
 
 @lru_cache(maxsize=4096)
 def cheapest(rows: int, costs: StepCosts) -> tuple[Group, ...]:
-    """The groups to decode ``rows`` sequences in: one batch, padded, or several; whatever takes least time.
+    """The groups to decode all of ``rows`` sequences in: one batch, padded, or several; the least time."""
+    return _cheapest_of_all(rows, costs)[rows]
+
+
+@lru_cache(maxsize=4096)
+def quickest(rows: int, costs: StepCosts) -> tuple[Group, ...]:
+    """The groups that make most tokens per millisecond of ``rows`` sequences; they may leave some out.
+
+    Never half of them, since a size that fits twice is taken twice. So one sequence more never makes fewer
+    tokens per millisecond, but for :data:`MIN_PAUSE_GAIN`.
+    """
+    shapes = _cheapest_of_all(rows, costs)
+    everyone = shapes[rows]
+    options = [shapes[size] * (rows // size) for size in range(1, rows + 1)]
+    best = max(options, key=lambda groups: (tokens_per_ms(groups, costs), num_rows(groups)), default=())
+    is_worth_it = tokens_per_ms(best, costs) * (1 - MIN_PAUSE_GAIN) > tokens_per_ms(everyone, costs)
+    return best if is_worth_it else everyone
+
+
+def num_rows(groups: tuple[Group, ...]) -> int:
+    """Sequences decoded in these groups."""
+    return sum(group.rows for group in groups)
+
+
+def tokens_per_ms(groups: tuple[Group, ...], costs: StepCosts) -> float:
+    """Tokens that a step of these groups makes, by what it costs; 0 without groups."""
+    ms = sum(costs.decode_ms(group.rows + group.padding) for group in groups)
+    return num_rows(groups) / ms if groups else 0.0
+
+
+def _cheapest_of_all(rows: int, costs: StepCosts) -> list[tuple[Group, ...]]:
+    """The cheapest groups for every number of sequences from none to ``rows``.
 
     Dynamic programming over the size of the last group.
     """
+    padded = [_padded(size, costs) for size in range(1, rows + 1)]
     best: list[tuple[float, tuple[Group, ...]]] = [(0.0, ())]
-    for count in range(1, rows + 1):
+    for _ in range(rows):
         options = (
             (before[0] + ms, (*before[1], group))
-            for size in range(1, count + 1)
-            for before in (best[count - size],)
-            for ms, group in (_padded(size, costs),)
+            for (ms, group), before in zip(padded, reversed(best), strict=False)
         )
         best.append(min(options, key=lambda option: (option[0], len(option[1]))))
-    is_worth_it = best[rows][0] < costs.decode_ms(rows) * (1 - MIN_GAIN)
-    return best[rows][1] if is_worth_it else plain(rows)
+    return [
+        groups if ms < costs.decode_ms(count) * (1 - MIN_GAIN) else plain(count)
+        for count, (ms, groups) in enumerate(best)
+    ]
 
 
 def _padded(rows: int, costs: StepCosts) -> tuple[float, Group]:

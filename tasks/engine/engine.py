@@ -14,11 +14,12 @@ from threading import Thread
 from tasks.engine.cores import Threads
 from tasks.engine.cost_table import CostTable
 from tasks.engine.governor import Governor
+from tasks.engine.load import Load
 from tasks.engine.lookup import PromptLookup, draft_size
 from tasks.engine.model import CacheFullError, Context, DecodeError, Row
 from tasks.engine.observer import Observer
 from tasks.engine.residents import Residents
-from tasks.engine.scheduler import Decode, Limits, Load, Step, plan
+from tasks.engine.scheduler import Decode, Limits, Step, plan
 from tasks.engine.sequence import Delta, Job, Sequence
 from tasks.engine.text import TextAssembler
 from tasks.messages import ErrorCode, Failure, FinishReason
@@ -137,6 +138,7 @@ class Engine:
         self._costs = None if measure is None else measure(self._context)
         self._governor = Governor()
         self._limits_by_threads: dict[int, Limits] = {}
+        self._pauses = True
 
     def _step(self) -> None:
         """Plan, compute, sample, deliver."""
@@ -147,11 +149,14 @@ class Engine:
         deltas = list(self._expire(started))
         self._residents.share()
         step = plan([_load(seq) for seq in self._residents if seq.waits_for is None], self._limits)
+        self._residents.note_turns(step)
         for batch in step.decode:
             deltas += self._decode(batch)
         deltas += self._prefill(step)
         self._judge(threads, step, started)
         self._sink(deltas)
+        if step.exchange is not None:
+            self._exchange(*step.exchange)
         num_tokens = sum(len(delta.tokens) for delta in deltas)
         self._observer.on_step(step, num_tokens, self._clock() - started)
 
@@ -160,8 +165,17 @@ class Engine:
         found = self._limits_by_threads.get(threads)
         if found is None:
             costs = None if self._costs is None else self._costs.at(threads)
-            found = self._limits_by_threads[threads] = Limits(self._context.n_batch, costs=costs)
+            found = self._limits_by_threads[threads] = Limits(
+                self._context.n_batch, costs=costs, pauses=self._pauses
+            )
         return found
+
+    def _exchange(self, a: int, b: int) -> None:
+        """Let two sequences change places; where that can't be had, all decode in every step from now on."""
+        if not self._residents.exchange(a, b):
+            logger.warning("this model's cells can't be moved; steps leave nobody out any more")
+            self._pauses = False
+            self._limits_by_threads.clear()
 
     def _judge(self, threads: int, step: Step, started: float) -> None:
         """Tell the governor how the step went."""
@@ -361,7 +375,7 @@ def _sequence(job: Job, submitted: float, context: Context) -> Sequence:
 
 
 def _load(seq: Sequence) -> Load:
-    return Load(seq.slot, seq.remaining, seq.is_decoding)
+    return Load(seq.slot, seq.remaining, seq.is_decoding, seq.computed, seq.lag, seq.has_paused)
 
 
 def _rows(seq: Sequence, size: int) -> Iterator[Row]:

@@ -266,11 +266,29 @@ class Context:
         By way of the sequence's state, which holds only the cells in use (500 tokens: 3 ms). Between streams
         ``llama_memory_seq_cp`` copies a whole stream's buffers, however little of them is used (12 ms).
         """
-        num_bytes = ll.llama_state_seq_get_size(self.handle, source)
-        buffer = (ctypes.c_uint8 * num_bytes)()
-        ll.llama_state_seq_get_data(self.handle, buffer, num_bytes, source)
-        is_set = ll.llama_state_seq_set_data(self.handle, buffer, num_bytes, target) == num_bytes
-        return is_set and self.trim(target, size)
+        return self._write_state(target, self._read_state(source)) and self.trim(target, size)
+
+    def exchange(self, a: int, b: int) -> bool:
+        """Let two sequences change places (500 tokens each: 7 ms); ``False`` if that can't be had.
+
+        Then what the two slots hold is undefined.
+        """
+        states = self._read_state(a), self._read_state(b)
+        # An empty state, written, would leave what is there.
+        self.trim(a, 0)
+        self.trim(b, 0)
+        return self._write_state(b, states[0]) and self._write_state(a, states[1])
+
+    def _read_state(self, seq: int) -> NDArray[np.uint8]:
+        """A sequence's cells and positions as llama.cpp stores them."""
+        # Not zeroed, since that takes longer than all the rest.
+        state = np.empty(ll.llama_state_seq_get_size(self.handle, seq), np.uint8)
+        ll.llama_state_seq_get_data(self.handle, _bytes_of(state), state.size, seq)
+        return state
+
+    def _write_state(self, seq: int, state: NDArray[np.uint8]) -> bool:
+        """Replace a sequence's cells; ``False`` if they can't be had."""
+        return bool(ll.llama_state_seq_set_data(self.handle, _bytes_of(state), state.size, seq) == state.size)
 
     def close(self) -> None:
         """Free the context; it can't be used any more."""
@@ -304,6 +322,10 @@ class Sampler:
         if self._chain is not None:
             ll.llama_sampler_free(self._chain)
             self._chain = None
+
+
+def _bytes_of(state: NDArray[np.uint8]) -> Any:
+    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def quantize(source: Path, target: Path, encoding: str, threads: int) -> None:

@@ -8,7 +8,19 @@ from tasks.metrics import WORKER_LAYOUT
 from tasks.tally import Tally
 
 #: What is counted, see :class:`WorkCounter`.
-WORK = ("steps", "batches", "rows", "padding", "prefilled", "generated", "guessed", "right", "preemptions")
+WORK = (
+    "steps",
+    "batches",
+    "rows",
+    "padding",
+    "paused",
+    "exchanges",
+    "prefilled",
+    "generated",
+    "guessed",
+    "right",
+    "preemptions",
+)
 
 
 class Observer:
@@ -30,9 +42,10 @@ class Observer:
 class WorkCounter(Observer):
     """Counts an engine's work.
 
-    ``steps`` and the ``batches`` they decoded in (more than steps where splitting pays), ``rows`` decoded and
-    ``padding`` rows added, ``prefilled`` prompt tokens, ``generated`` tokens, tokens ``guessed`` and guessed
-    ``right``, ``preemptions``; how many sequences a step computes, and how long one takes that decodes.
+    ``steps`` and the ``batches`` they decoded in (more than steps where splitting pays), ``rows`` decoded,
+    ``padding`` rows added and ``paused`` rows left out, ``exchanges`` of two sequences' places, ``prefilled``
+    prompt tokens, ``generated`` tokens, tokens ``guessed`` and guessed ``right``, ``preemptions``; how many
+    sequences a step computes, and how long one takes that decodes.
 
     Args:
         tally: what to add to, which may hold what was counted before; default: a new one.
@@ -55,6 +68,8 @@ class WorkCounter(Observer):
             add("batches", len(step.decode))
             add("rows", num_decoded)
             add("padding", sum(batch.padding for batch in step.decode))
+            add("paused", len(step.paused))
+            add("exchanges", step.exchange is not None)
             self._tally.observe("step", seconds)
         if step.prefill:
             add("prefilled", step.num_prefilled)

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tasks.engine.costs import Group, StepCosts, cheapest, plain
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """One sequence as the scheduler sees it: its slot, and how many tokens have no cells yet."""
-
-    slot: int
-    remaining: int
-    is_decoding: bool
+from tasks.engine.costs import Group, StepCosts, cheapest, num_rows, plain, quickest
+from tasks.engine.load import Load
+from tasks.engine.turns import exchange, may_pause, pausing
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +20,31 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``decode``: batches of next tokens. ``prefill``: slots and tokens of their chunks, one batch.
+    """What is computed, in this order.
 
     Slots are in ascending order everywhere, which keeps llama.cpp from splitting a batch.
+
+    Attributes:
+        decode: batches of next tokens.
+        prefill: slots and tokens of their chunks, one batch.
+        paused: slots of decoding sequences that get no token.
+        exchange: slots whose sequences change places afterwards.
     """
 
     decode: tuple[Decode, ...] = ()
     prefill: tuple[tuple[int, int], ...] = ()
+    paused: tuple[int, ...] = ()
+    exchange: tuple[int, int] | None = None
 
     @property
     def num_decoded(self) -> int:
         """Sequences that get their next token."""
         return sum(len(batch.slots) for batch in self.decode)
+
+    @property
+    def share(self) -> float:
+        """The part of the decoding sequences that gets a token."""
+        return self.num_decoded / max(1, self.num_decoded + len(self.paused))
 
     @property
     def num_prefilled(self) -> int:
@@ -58,6 +64,7 @@ class Limits:
             the others as much.
         chunk: prefill tokens beside decodes while the costs are unknown.
         costs: measured; ``None`` shapes nothing.
+        pauses: whether sequences may be left out of a step where that makes more tokens per second.
     """
 
     n_batch: int = 512
@@ -65,6 +72,7 @@ class Limits:
     short: int = 32
     chunk: int = 64
     costs: StepCosts | None = field(default=None)
+    pauses: bool = True
 
     def beside(self, num_decoding: int) -> int:
         """Prefill tokens of a step that also decodes so many sequences, at least one."""
@@ -75,18 +83,33 @@ class Limits:
 
 
 def plan(loads: Sequence[Load], limits: Limits) -> Step:
-    """Every decoding sequence's next token, then prefill chunks, first come first served.
+    """The decoding sequences' next tokens, then prefill chunks, first come first served.
 
     ``loads`` are in order of arrival.
     """
-    decoding = sorted(load.slot for load in loads if load.is_decoding)
+    decoding = sorted((load for load in loads if load.is_decoding), key=lambda load: load.slot)
     waiting = [load for load in loads if not load.is_decoding]
-    budget = limits.beside(len(decoding)) if decoding else limits.n_batch
-    return Step(tuple(_batches(decoding, limits.costs)), tuple(sorted(_chunks(waiting, budget, limits))))
+    groups = _groups(decoding, limits)
+    num_paused = len(decoding) - num_rows(groups)
+    paused = {load.slot for load in pausing(decoding, num_paused)}
+    slots = [load.slot for load in decoding if load.slot not in paused]
+    budget = limits.beside(len(slots)) if slots else limits.n_batch
+    return Step(
+        tuple(_batches(slots, groups)),
+        tuple(sorted(_chunks(waiting, budget, limits))),
+        tuple(sorted(paused)),
+        exchange(decoding, num_paused),
+    )
 
 
-def _batches(slots: Sequence[int], costs: StepCosts | None) -> Iterator[Decode]:
-    groups: tuple[Group, ...] = plain(len(slots)) if costs is None else cheapest(len(slots), costs)
+def _groups(decoding: Sequence[Load], limits: Limits) -> tuple[Group, ...]:
+    if limits.costs is None:
+        return plain(len(decoding))
+    shape = quickest if limits.pauses and may_pause(decoding) else cheapest
+    return shape(len(decoding), limits.costs)
+
+
+def _batches(slots: Sequence[int], groups: Sequence[Group]) -> Iterator[Decode]:
     start = 0
     for group in groups:
         yield Decode(tuple(slots[start : start + group.rows]), group.padding)

@@ -52,12 +52,13 @@ class FakeContext:
         n_batch: int = 32,
         capacity: int | None = None,
         can_trim: bool = True,
+        can_exchange: bool = True,
         follows: Follower = follower,
     ) -> None:
         self.follows = follows
         self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
         self.cells: list[list[int]] = [[] for _ in range(slots)]
-        self.capacity, self.can_trim = capacity, can_trim
+        self.capacity, self.can_trim, self.can_exchange = capacity, can_trim, can_exchange
         self.failures, self.is_broken, self.threads = 0, False, 1
         self._outputs: list[int] = []
         self.computed: list[int] = []
@@ -90,6 +91,10 @@ class FakeContext:
     def copy(self, source: int, target: int, size: int) -> bool:
         self.cells[target] = list(self.cells[source])
         return self.trim(target, size)
+
+    def exchange(self, a: int, b: int) -> bool:
+        self.cells[a], self.cells[b] = (self.cells[b], self.cells[a]) if self.can_exchange else ([9], [9])
+        return self.can_exchange
 
     def use_threads(self, threads: int) -> None:
         self.threads = threads
@@ -169,6 +174,47 @@ def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, c
 @given(jobs)
 def test_a_full_cache_puts_the_youngest_back_and_loses_nothing(work):
     run = Run(FakeContext(capacity=70)).finish(work)
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+
+
+#: Four rows at a time, so that a fifth and a sixth sequence pause by turns with others.
+FOUR_AT_A_TIME = StepCosts(((1, 5), (2, 8), (3, 10), (4, 10), (5, 18), (6, 20), (7, 22), (8, 20)), 0.5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(prompts, st.integers(1, 60)), min_size=5, max_size=14), st.booleans(), st.booleans()
+)
+def test_pausing_and_changing_places_change_no_token(entries, can_trim, can_exchange):
+    work = [Job(str(i), prompt, count, GREEDY, ignore_eos=True) for i, (prompt, count) in enumerate(entries)]
+    context = FakeContext(slots=8, n_ctx=128, can_trim=can_trim, can_exchange=can_exchange)
+    run = Run(context, measure=known(FOUR_AT_A_TIME)).finish(work)
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+
+
+@pytest.mark.parametrize("num", [5, 6])
+def test_sequences_that_pause_change_places_and_end_together(num):
+    work = [Job(str(i), (i,), 200, GREEDY, ignore_eos=True) for i in range(num)]
+    run = Run(FakeContext(slots=8, n_ctx=256), measure=known(FOUR_AT_A_TIME)).finish(work)
+    assert run.work.counts["exchanges"] > 0
+    # All tokens but a few come in steps of four, and nobody is left behind.
+    assert run.work.counts["steps"] <= num * 200 / 4 + 30
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+
+
+def test_where_places_cannot_be_changed_all_decode_in_every_step():
+    work = [Job(str(i), (i,), 200, GREEDY, ignore_eos=True) for i in range(5)]
+    run = Run(FakeContext(slots=8, n_ctx=256, can_exchange=False), measure=known(FOUR_AT_A_TIME))
+    run.finish(work)
+    assert run.work.counts["exchanges"] == 1
+    assert run.work.counts["paused"] < 30
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
+
+
+def test_a_full_cache_while_sequences_pause_loses_nothing():
+    work = [Job(str(i), (i,), 60, GREEDY, ignore_eos=True) for i in range(6)]
+    run = Run(FakeContext(slots=8, n_ctx=128, capacity=200), measure=known(FOUR_AT_A_TIME)).finish(work)
+    assert run.work.counts["preemptions"] > 0
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
 
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.engine.costs import Group, StepCosts, cheapest, plain
-from tasks.engine.scheduler import Decode, Limits, Load, plan
+from tasks.engine.load import Load
+from tasks.engine.scheduler import Decode, Limits, plan
 
 pytestmark = pytest.mark.unit
 
@@ -102,11 +103,12 @@ limits = st.sampled_from([Limits(), Limits(costs=FOURS), Limits(costs=SINGLES), 
 
 
 @given(loads, limits)
-def test_a_step_decodes_all_never_exceeds_a_batch_and_never_idles(entries, bounds):
+def test_a_step_forgets_nobody_never_exceeds_a_batch_and_never_idles(entries, bounds):
     step = plan(entries, bounds)
     assert step.num_prefilled <= bounds.n_batch
     decoded = [slot for batch in step.decode for slot in batch.slots]
-    assert decoded == sorted(load.slot for load in entries if load.is_decoding)
+    assert decoded == sorted(decoded)
+    assert sorted([*decoded, *step.paused]) == sorted(load.slot for load in entries if load.is_decoding)
     assert bool(entries) == bool(step.decode or step.prefill)
 
 
