@@ -63,7 +63,7 @@ def _path(context: Context, counts: tuple[int, ...]) -> Path:
     file = context.model.path.stat()
     threads = "-".join(map(str, counts))
     shape = f"{context.slots}x{threads}-{context.n_ctx}-{file.st_size}-{int(file.st_mtime)}"
-    return user_cache_path("inference-server") / f"step-costs-3-{platform.node()}-{shape}.json"
+    return user_cache_path("inference-server") / f"step-costs-4-{platform.node()}-{shape}.json"
 
 
 def _read(path: Path) -> bytes:

@@ -14,12 +14,13 @@ from tasks.engine.model import Context, Row
 logger = logging.getLogger(__name__)
 
 #: Sizes measured, as far as there are slots and time, the telling ones first; those between are interpolated.
-SIZES = (1, 2, 4, 8, 3, 16, 7, 6, 5, 12, 32, 24)
+SIZES = (1, 2, 4, 8, 3, 16, 7, 6, 5, 12, 9, 32, 24)
 #: Rounds over all sizes; the quickest counts, so that what disturbs one round spoils no size.
 ROUNDS = 3
 #: Seconds after which no further size is measured.
 BUDGET_S = 1.5
-PROMPT_TOKENS = 64
+#: Cells that each sequence has meanwhile, since reading them takes its part of a step.
+PROMPT_TOKENS = 128
 #: How much slower than one thread several are when something else wants their cores; then nothing is kept.
 DISTURBED = 2.0
 #: Seconds in which a single undisturbed step is waited for before anything is measured.
@@ -30,17 +31,22 @@ Times = dict[int, float]
 
 
 def measure(context: Context, counts: Sequence[int]) -> tuple[CostTable, bool]:
-    """Time steps on an empty context, and leave it empty. Takes about :data:`BUDGET_S` seconds.
+    """Time steps on a context, and leave it empty. Takes about :data:`BUDGET_S` seconds.
 
     Beside the costs with so many threads, in ascending order: whether they are sound. Where something else
     wants the cores, one thread's are given for all.
     """
-    times = _timed_all(context, counts) if _is_quiet(context, counts[-1]) else {}
-    if not times or not _is_plausible(times):
+    is_quiet = _is_quiet(context, counts[-1])
+    if not is_quiet:
+        counts = (1,)
+        context.use_threads(1)
+    prefill_ms = _fill(context)
+    times = _timed_all(context, counts)
+    _empty(context)
+    if not (is_quiet and _is_plausible(times)):
         logger.warning("the machine is busy: what a step costs is guessed from one thread's")
-        alone = {1: times.get(1) or _timed_all(context, (1,))[1]}
-        return _table(alone, None), False
-    table = _table(times, _timed(context, _prompt(context)) / PROMPT_TOKENS)
+        return _table({1: times[1]}, None), False
+    table = _table(times, prefill_ms)
     for threads, costs in table.by_threads:
         logger.info("step costs with %d threads (rows, ms): %s", threads, costs)
     return table, True
@@ -49,10 +55,10 @@ def measure(context: Context, counts: Sequence[int]) -> tuple[CostTable, bool]:
 def _is_quiet(context: Context, threads: int) -> bool:
     """Whether so many threads find as many cores, at least for a step."""
     context.use_threads(1)
-    alone = min(_timed(context, _rows(1)) for _ in range(2))
+    alone = min(_timed(context, _rows(context, 1)) for _ in range(2))
     context.use_threads(threads)
     until = time.perf_counter() + PATIENCE_S
-    while not (is_quiet := _timed(context, _rows(1)) <= DISTURBED * alone):
+    while not (is_quiet := _timed(context, _rows(context, 1)) <= DISTURBED * alone):
         if time.perf_counter() >= until:
             break
     return is_quiet
@@ -82,7 +88,7 @@ def _time_sizes(context: Context, times: Times, until: float) -> None:
     # Twice, since the first step after a change of threads takes longer.
     for size in (1, *SIZES):
         if size <= context.slots and (not times or time.perf_counter() < until):
-            times[size] = min(times.get(size, inf), _timed(context, _rows(size)))
+            times[size] = min(times.get(size, inf), _timed(context, _rows(context, size)))
 
 
 def _table(times: dict[int, Times], prefill_ms: float | None) -> CostTable:
@@ -98,12 +104,31 @@ def _table(times: dict[int, Times], prefill_ms: float | None) -> CostTable:
     )
 
 
-def _rows(size: int) -> list[Row]:
-    return [Row(1, PROMPT_TOKENS, slot, True) for slot in range(size)]
+def _num_cells(context: Context) -> int:
+    return min(PROMPT_TOKENS, context.n_ctx - 1)
 
 
-def _prompt(context: Context) -> list[Row]:
-    return [Row(1, pos, 0, pos == PROMPT_TOKENS - 1) for pos in range(min(PROMPT_TOKENS, context.n_ctx - 1))]
+def _rows(context: Context, size: int) -> list[Row]:
+    """The next token of so many sequences."""
+    return [Row(1, _num_cells(context), slot, True) for slot in range(size)]
+
+
+def _fill(context: Context) -> float:
+    """Give each slot the cells of a prompt, as what decodes has; milliseconds that a token of it takes."""
+    size = _num_cells(context)
+    rows = [Row(1, pos, 0, pos == size - 1) for pos in range(size)]
+    # The second time counts: the first one's buffers have yet to be made.
+    _timed(context, rows)
+    prefill_ms = _timed(context, rows) / size
+    context.decode(rows)
+    for slot in range(1, context.slots):
+        context.copy(0, slot, size)
+    return prefill_ms
+
+
+def _empty(context: Context) -> None:
+    for slot in range(context.slots):
+        context.trim(slot, 0)
 
 
 def _timed(context: Context, rows: list[Row]) -> float:
@@ -112,6 +137,7 @@ def _timed(context: Context, rows: list[Row]) -> float:
     context.decode(rows)
     context.greedy(sum(row.is_output for row in rows))
     elapsed = (time.perf_counter() - started) * 1e3
-    for slot in {row.seq for row in rows}:
-        context.trim(slot, 0)
+    for slot, start in {row.seq: row.pos for row in reversed(rows)}.items():
+        if not context.trim(slot, start):
+            context.trim(slot, 0)  # a model that can't be cut
     return elapsed

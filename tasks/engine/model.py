@@ -223,7 +223,7 @@ class Context:
         self.handle = handle
         self.slots = slots
         #: Tokens a sequence can hold; llama.cpp rounds up what was asked for.
-        self.n_ctx = min(n_ctx, ll.llama_n_ctx(handle) // slots)
+        self.n_ctx: int = min(n_ctx, ll.llama_n_ctx(handle) // slots)
         self.n_batch: int = params.n_batch
         self._threads = threads
         self._memory = ll.llama_get_memory(handle)

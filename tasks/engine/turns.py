@@ -16,8 +16,8 @@ MAX_LAG = 4.0
 #: With more cells to move they change places less often, so that it takes a few percent of the time: they may
 #: be behind by a token for so many cells.
 CELLS_PER_LAG = 64
-#: Nobody pauses beside a sequence of more cells: moving them would take too long and too much memory.
-MAX_CELLS = 1024
+#: Nobody pauses beside a sequence of more cells: moving them would take longer than a step.
+MAX_CELLS = 256
 
 
 def may_pause(decoding: Sequence[Load]) -> bool:

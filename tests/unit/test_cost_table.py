@@ -114,46 +114,66 @@ def test_the_next_start_reads_what_was_kept(context, measured, monkeypatch, tmp_
 
 
 class TimedContext:
-    """A context whose steps take as long as a function of rows and threads says, by a clock of its own."""
+    """A context whose steps take as long as a function of rows and threads says, by a clock of its own.
 
-    def __init__(self, ms: Callable[[int, int], float]) -> None:
-        self.slots, self.n_ctx, self.now_s, self._ms, self._threads = 8, 1024, 0.0, ms, 1
+    A sequence's next token must follow its cells, as llama.cpp demands.
+    """
+
+    def __init__(self, ms: Callable[[int, int], float], n_ctx: int = 1024) -> None:
+        self.slots, self.n_ctx, self.now_s, self._ms, self._threads = 8, n_ctx, 0.0, ms, 1
+        self.cells: list[set[int]] = [set() for _ in range(self.slots)]
 
     def use_threads(self, threads: int) -> None:
         self._threads = threads
 
     def decode(self, rows: list[Row]) -> None:
         self.now_s += self._ms(len(rows), self._threads) / 1e3
+        for row in rows:
+            cells = self.cells[row.seq]
+            assert not cells or row.pos == max(cells) + 1
+            assert row.pos < self.n_ctx
+            cells.add(row.pos)
 
     def greedy(self, num_outputs: int) -> None:
         pass
 
-    def trim(self, seq: int, start: int) -> None:
-        pass
+    def trim(self, seq: int, start: int) -> bool:
+        self.cells[seq] = {pos for pos in self.cells[seq] if pos < start}
+        return True
+
+    def copy(self, source: int, target: int, size: int) -> bool:
+        self.cells[target] = {pos for pos in self.cells[source] if pos < size}
+        return True
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, ms: Callable[[int, int], float], *counts: int) -> Any:
-    context = TimedContext(ms)
+def timed(
+    monkeypatch: pytest.MonkeyPatch, ms: Callable[[int, int], float], *counts: int, n_ctx: int = 1024
+) -> Any:
+    context = TimedContext(ms, n_ctx)
     monkeypatch.setattr("tasks.engine.measure.time.perf_counter", lambda: context.now_s)
     table, is_sound = measure(context, counts)  # type: ignore[arg-type]
+    assert not any(context.cells), "it is left empty"
     return table, is_sound, context.now_s
 
 
-def test_every_size_is_measured_with_every_number_of_threads(monkeypatch):
-    table, is_sound, took_s = timed(monkeypatch, lambda rows, threads: 5.0 * rows / threads, 1, 2, 4)
+@pytest.mark.parametrize("n_ctx", [1024, 16])
+def test_every_size_is_measured_with_every_number_of_threads(monkeypatch, n_ctx: int):
+    table, is_sound, took_s = timed(
+        monkeypatch, lambda rows, threads: 5.0 * rows / threads, 1, 2, 4, n_ctx=n_ctx
+    )
     assert is_sound
     for threads in (1, 2, 4):
         costs = table.at(threads)
         assert dict(costs.decode) == pytest.approx({rows: 5.0 * rows / threads for rows in range(1, 9)})
         assert costs.prefill_ms == pytest.approx(5.0 / threads)
-    assert took_s < BUDGET_S + 0.5
+    assert took_s < BUDGET_S + 1.0
 
 
 def test_of_slow_steps_only_the_first_is_measured(monkeypatch):
     table, is_sound, took_s = timed(monkeypatch, lambda rows, threads: 1e3 / threads, 1, 2)
     assert is_sound
     assert [costs.decode[0] for _, costs in table.by_threads] == [(1, 1e3), (1, 500.0)]
-    assert took_s < 4 * BUDGET_S
+    assert took_s < 6 * BUDGET_S
 
 
 def test_on_a_busy_machine_one_threads_costs_stand_for_all(monkeypatch):
