@@ -21,6 +21,13 @@ class CostTable:
         """The costs with so many threads, interpolated between measured numbers; outside them the nearest."""
         return _at(self, threads)
 
+    def quickest(self, other: CostTable) -> CostTable:
+        """The lesser costs of this table and another of the same numbers of threads."""
+        others = dict(other.by_threads)
+        return CostTable(
+            tuple((threads, costs.quickest(others.get(threads, costs))) for threads, costs in self.by_threads)
+        )
+
     def to_json(self) -> bytes:
         """As :meth:`from_json` reads it."""
         return json.dumps(asdict(self)).encode()

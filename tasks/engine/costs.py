@@ -29,6 +29,13 @@ class StepCosts:
         """Milliseconds of a step of ``rows`` next tokens, interpolated between measured sizes."""
         return _between(self.decode, rows)
 
+    def quickest(self, other: StepCosts) -> StepCosts:
+        """Of each size the lesser time."""
+        mine, others = dict(self.decode), dict(other.decode)
+        both = {**others, **mine}
+        decode = ((rows, min(ms, others.get(rows, ms))) for rows, ms in sorted(both.items()))
+        return StepCosts(tuple(decode), min(self.prefill_ms, other.prefill_ms))
+
     @property
     def max_rows(self) -> int:
         """The largest size measured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 from collections.abc import Iterator
@@ -19,30 +20,35 @@ from tasks.shared import SharedNote
 logger = logging.getLogger(__name__)
 
 
+#: Starts of a worker that measure anew. Of each size the quickest counts: a start is a busy moment.
+STARTS = 3
+
+
 def known_costs(context: Context, threads: Threads, note: SharedNote) -> CostTable:
     """The costs that a sibling noted, or those kept for this model, shape and machine, or else measured now.
 
-    Afterwards they are in the note. Measured ones are also kept, if they are sound.
+    Measured ones are kept, if they are sound, and made better by the next few starts.
     """
-    counts = tuple(sorted({1, threads.least, threads.most}))
-    path = _path(context, counts)
-    found = _find(note, path)
+    found = CostTable.from_json(note.read())
     if found is None:
+        counts = tuple(sorted({1, threads.least, threads.most}))
         with _turn(context.model.path):
-            found = _find(note, path) or _measure(context, counts, path)
-    note.write(found.to_json())
+            found = CostTable.from_json(note.read()) or _kept_or_measured(context, counts)
+            note.write(found.to_json())
     return found
 
 
-def _find(note: SharedNote, path: Path) -> CostTable | None:
-    return CostTable.from_json(note.read()) or CostTable.from_json(_read(path))
-
-
-def _measure(context: Context, counts: tuple[int, ...], path: Path) -> CostTable:
-    costs, is_sound = measure(context, counts)
-    if is_sound:
-        _keep(path, costs.to_json())
-    return costs
+def _kept_or_measured(context: Context, counts: tuple[int, ...]) -> CostTable:
+    path = _path(context, counts)
+    kept, num_starts = _read(path)
+    if kept is not None and num_starts >= STARTS:
+        return kept
+    measured, is_sound = measure(context, counts)
+    if not is_sound:
+        return kept or measured
+    best = measured if kept is None else kept.quickest(measured)
+    _keep(path, best, num_starts + 1)
+    return best
 
 
 @contextmanager
@@ -63,22 +69,25 @@ def _path(context: Context, counts: tuple[int, ...]) -> Path:
     file = context.model.path.stat()
     threads = "-".join(map(str, counts))
     shape = f"{context.slots}x{threads}-{context.n_ctx}-{file.st_size}-{int(file.st_mtime)}"
-    return user_cache_path("inference-server") / f"step-costs-4-{platform.node()}-{shape}.json"
+    return user_cache_path("inference-server") / f"step-costs-5-{platform.node()}-{shape}.json"
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> tuple[CostTable | None, int]:
+    """The costs kept, and how many starts measured them."""
     try:
-        return path.read_bytes()
+        text = path.read_bytes()
     except OSError:
-        return b""
+        return None, 0
+    table = CostTable.from_json(text)
+    return (None, 0) if table is None else (table, int(json.loads(text).get("starts", 0)))
 
 
-def _keep(path: Path, text: bytes) -> None:
-    """Best effort: without it the next start measures again."""
+def _keep(path: Path, costs: CostTable, num_starts: int) -> None:
+    """Best effort: without it the next start measures as the first one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        part.write_bytes(text)
+        part.write_text(json.dumps({"starts": num_starts, **json.loads(costs.to_json())}))
         part.replace(path)
     except OSError as error:
         logger.info("step costs not kept: %s", error)

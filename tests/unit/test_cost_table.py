@@ -104,13 +104,31 @@ def test_of_children_that_start_together_one_measures_for_all(context, measured)
     assert cores.threads_now() == 8
 
 
-def test_the_next_start_reads_what_was_kept(context, measured, monkeypatch, tmp_path):
+def test_the_first_starts_measure_and_of_each_size_the_quickest_is_kept(context, monkeypatch, tmp_path):
     monkeypatch.setattr(known, "user_cache_path", lambda _: tmp_path / "cache")
-    for _ in range(2):
+    tables = [((1, 8.0), (4, 20.0)), ((1, 5.0), (4, 30.0)), ((1, 9.0), (2, 9.0), (4, 25.0))]
+    left = [CostTable(((1, StepCosts(decode, 1.0)),)) for decode in tables]
+    monkeypatch.setattr(known, "measure", lambda *_: (left.pop(0), True))
+
+    def start() -> CostTable:
         note = SharedNote()
-        assert known.known_costs(context, CorePool(1, 2).member(0), note) == TABLE
-        assert CostTable.from_json(note.read()) == TABLE
-    assert measured() == ["(1, 2)"]
+        found = known.known_costs(context, CorePool(1, 1).member(0), note)
+        assert CostTable.from_json(note.read()) == found
+        return found
+
+    assert [start().at(1).decode for _ in range(known.STARTS + 1)] == [
+        ((1, 8.0), (4, 20.0)),
+        ((1, 5.0), (4, 20.0)),
+        ((1, 5.0), (2, 9.0), (4, 20.0)),
+        ((1, 5.0), (2, 9.0), (4, 20.0)),
+    ]
+
+
+def test_what_a_busy_machine_gave_is_not_kept(context, monkeypatch, tmp_path):
+    monkeypatch.setattr(known, "user_cache_path", lambda _: tmp_path / "cache")
+    monkeypatch.setattr(known, "measure", lambda *_: (TABLE, False))
+    assert known.known_costs(context, CorePool(1, 4).member(0), SharedNote()) == TABLE
+    assert not (tmp_path / "cache").exists()
 
 
 class TimedContext:
