@@ -290,11 +290,11 @@ class Engine:
         except CacheFullError:
             return self._put_back_youngest([seq for seq, _ in chunks])
         except DecodeError as error:
+            self._residents.unpad(padding)
             return [delta for seq, _ in chunks for delta in self._recover(seq, error)]
         for seq, size in chunks:
             seq.computed += size
-        for row in padding:
-            self._context.trim(row.seq, row.pos)
+        self._residents.unpad(padding)
         return self._sample([seq for seq, _ in chunks], rows)
 
     def _put_back_youngest(self, seqs: Iterable[Sequence]) -> list[Delta]:

@@ -94,7 +94,7 @@ class Residents:
     def padding(self, slots: Sequence_[int], count: int) -> list[Row]:
         """Rows to fill a batch of ``slots`` up with, in the idle slots that follow; fewer if there are fewer.
 
-        They come after the cells that an idle slot keeps, and are to be trimmed again.
+        They come after the cells that an idle slot keeps; :meth:`unpad` drops them again.
         """
         rows = []
         for slot in range(slots[-1] + 1, min(slots[-1] + 1 + count, self._context.slots)):
@@ -103,6 +103,13 @@ class Residents:
                 break
             rows.append(Row(0, pos, slot, is_output=True))
         return rows
+
+    def unpad(self, rows: Sequence_[Row]) -> None:
+        """Drop what padding left in its slots; where the model can't be cut there, all that they hold."""
+        for row in rows:
+            if not self._context.trim(row.seq, row.pos):
+                self._context.trim(row.seq, 0)
+                self._table.empty(row.seq)
 
     def evict(self, seq: Sequence) -> None:
         """Take a sequence out and drop its cells, and those of every idle slot, to make room."""
