@@ -40,8 +40,8 @@ def advised(taken: Mapping[int, int], crew: Crew, costs: CostTable | None) -> Co
     # Children with equally many requests are the same.
     rows = tuple(taken.values())
     options = {num: _with(rows, num, 1) for num in set(rows) if num < crew.slots}
-    quickest = _best({num: tokens_per_s(then, crew.threads, costs) for num, then in options.items()})
-    best = _best({num: _promise(options[num], crew, costs) for num in quickest})
+    good = _best({num: tokens_per_s(then, crew.threads, costs) for num, then in options.items()})
+    best = _best({num: _promise(options[num], crew, costs) for num in good})
     return [child for child in roomy if taken[child] in best]
 
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 #: A shape must be so much cheaper than the plain one to be chosen; below that it is noise.
 MIN_GAIN = 0.04
-#: The same for a shape that leaves some sequences out. More, since attention, which each row takes alike, is
-#: not in the measured costs, llama.cpp builds its graph anew for other slots, and sequences are moved.
+#: The same for a shape that leaves some sequences out. More, since for other slots llama.cpp builds its graph
+#: anew, and since sequences are moved.
 MIN_PAUSE_GAIN = 0.08
 
 
