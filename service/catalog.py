@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from service.errors import ApiError, bad_request
 from tasks.registry import Child, Registry, ServedModel
 
-#: Seconds between two looks that an unknown name may cause: a worker may just have come.
-LOOK_S = 0.5
+#: Seconds between two looks that an unknown name may cause, or who waits for the first worker: it may just
+#: have come.
+LOOK_S, WAITING_LOOK_S = 0.5, 0.1
 #: Seconds after which what was read last says nothing about now.
 STALE_S = 5.0
 
@@ -64,12 +65,22 @@ class Catalog:
         if name is None:
             return self._default()
         if name not in self.names:
-            self._look_again()
+            self._look_again(LOOK_S)
         if name not in self.names:
             known = ", ".join(self.names) or "none yet"
             message = f"The model {name[:100]!r} is not served here; known: {known}."
             raise ApiError(404, "model_not_found", message, "model")
         return name
+
+    def has_children(self) -> bool:
+        """Whether a worker holds a model.
+
+        Raises:
+            redis.RedisError: none is known here and Redis can't be asked.
+        """
+        if not self.snapshot.children:
+            self._look_again(WAITING_LOOK_S)
+        return bool(self.snapshot.children)
 
     def n_ctx(self, model: str) -> int | None:
         """Context of one request in tokens, the largest that a child offers; ``None`` if not known."""
@@ -81,13 +92,13 @@ class Catalog:
         if self._served_name is not None:
             return self._served_name
         if not self.names:
-            self._look_again()
+            self._look_again(LOOK_S)
         if len(self.names) != 1:
             known = ", ".join(self.names) or "none yet"
             raise bad_request(f"Say which model; known: {known}.", "model", "missing_required_parameter")
         return self.names[0]
 
-    def _look_again(self) -> None:
+    def _look_again(self, interval_s: float) -> None:
         with self._reading:
-            if time.monotonic() - self.snapshot.read_at >= LOOK_S:
+            if time.monotonic() - self.snapshot.read_at >= interval_s:
                 self.refresh()

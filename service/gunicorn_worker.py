@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -19,6 +19,10 @@ from service.settings import api_settings
 POLL_S = 0.1
 
 
+class _Drained(Exception):  # noqa: N818 - not an error
+    """Wakes the main greenlet."""
+
+
 class Worker(GeventWorker):  # type: ignore[misc]
     """Serves one API process."""
 
@@ -26,9 +30,16 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Answer malformed HTTP, which never reaches the application, in the shape of all other errors."""
         self._idle: dict[gevent.Greenlet, gevent.Timeout] = {}
         self._is_draining, self._num_open = False, 0
+        self._main: gevent.Greenlet | None = None
         self._send_timeout = api_settings().send_timeout
         util.write_error = write_error
         super().init_process()
+
+    def run(self) -> None:
+        """Serve until drained. gunicorn's loop would notice only at its next turn, up to a second later."""
+        self._main = gevent.getcurrent()
+        with suppress(_Drained):
+            super().run()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take nothing new, and don't wait for clients that merely keep their connection.
@@ -79,6 +90,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
             gevent.sleep(POLL_S)
         self.alive = False
         self._close_idle()
+        if self._main is not None:
+            gevent.get_hub().loop.run_callback(self._main.throw, _Drained)
 
     def _close_idle(self) -> None:
         for greenlet in list(self._idle):

@@ -31,7 +31,7 @@ from tasks.messages import ErrorCode, Failure
 from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
 from tasks.run import Run
 from tasks.shared import SharedNote
-from tasks.store import Append, Claim, RequestStore, SuspectError
+from tasks.store import Append, Claim, RequestStore, SuspectError, new_fence
 from tasks.tally import Tally
 
 if TYPE_CHECKING:
@@ -169,7 +169,9 @@ class WorkerChild:
             SuspectError: it has ``suspect_from`` deaths.
         """
         limit = self._settings.max_attempts
-        claim = self._insist(partial(self._store.claim, request_id, self._card.id, limit, suspect_from))
+        # One fence for all tries: a claim whose answer was lost is found to be this child's.
+        args = request_id, self._card.id, limit, suspect_from, new_fence()
+        claim = self._insist(partial(self._store.claim, *args))
         run = None if claim is None else Run(claim, claim.seq)
         return run if run is not None and self._is_started(run) else None
 

@@ -251,6 +251,7 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     """Celery's pool of ``workers`` children with ``slots`` threads; ``--concurrency`` counts all slots."""
 
     limit: int
+    _pool: Any
 
     #: Celery's semaphore counts one task a child, and would leak the others' permits when it dies.
     uses_semaphore = False
@@ -272,6 +273,17 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
         finally:
             self.limit = total
         self.grow = self.shrink = self._refuse_resize
+
+    def on_stop(self) -> None:
+        """Let what runs finish, and end the children."""
+        pool: SlotPool | None = self._pool
+        # Celery's own wakes only every half second, to fire timers for what still runs.
+        if pool is None or pool._cache:
+            super().on_stop()
+        else:
+            pool.close()
+            pool.join()
+            self._pool = None
 
     def _costs(self) -> CostTable | None:
         """What a step costs, as soon as a child has noted it."""

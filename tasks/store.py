@@ -238,16 +238,22 @@ class RequestStore:
         return float(cast("bytes | None", self.redis.hget(keys.record(request_id), "deaths")) or 0)
 
     def claim(
-        self, request_id: str, child_id: str, max_attempts: int, suspect_from: float | None = None
+        self,
+        request_id: str,
+        child_id: str,
+        max_attempts: int,
+        suspect_from: float | None = None,
+        fence: str | None = None,
     ) -> Claim | None:
         """Take a request to run it; ``None`` when it is over, unknown, too late or out of attempts.
 
-        Out of attempts is what has :meth:`deaths` of ``max_attempts``.
+        Out of attempts is what has :meth:`deaths` of ``max_attempts``. When it is unknown whether a call
+        did it, it may be repeated with the same ``fence`` (:func:`new_fence`): that is one attempt.
 
         Raises:
             SuspectError: it has at least ``suspect_from`` of them; it is not claimed.
         """
-        fence = uuid.uuid4().hex[:12]
+        fence = fence or new_fence()
         suspects = "" if suspect_from is None else suspect_from
         args: list[Any] = [request_id, child_id, max_attempts, self._ttl, fence, suspects]
         reply = cast("list[Any]", self._claim(args=args))
@@ -302,6 +308,11 @@ class RequestStore:
 
     def _script(self, name: str) -> Script:
         return self.redis.register_script(script_source(name))
+
+
+def new_fence() -> str:
+    """A word for one attempt alone."""
+    return uuid.uuid4().hex[:12]
 
 
 def script_source(name: str) -> str:

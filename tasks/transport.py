@@ -224,6 +224,13 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         bells = [BELL_PREFIX + queue for queue in self.active_queues]
         connection.send_command("BRPOP", *bells, timeout or self.brpop_timeout)
 
+    def close(self) -> None:
+        """Close; a wait for a bell is broken off, where kombu waits for its reply, for a second."""
+        if self._in_poll and self._awaits_bell:
+            self._in_poll.disconnect()
+            self._in_poll = None
+        super().close()
+
     def _brpop_read(self, **options: Any) -> bool:
         if not self._awaits_bell:
             return cast("bool", super()._brpop_read(**options))

@@ -38,12 +38,11 @@ def blueprint(runtime: Runtime) -> Blueprint:
 
 def _unready(runtime: Runtime) -> str | None:
     """Why a request would not be answered now, if it wouldn't."""
-    snapshot = runtime.catalog.snapshot
     if runtime.draining.is_set():
         return "This server is shutting down."
-    if not (snapshot.is_fresh and runtime.subscriber.is_ready):
+    if not (runtime.catalog.snapshot.is_fresh and runtime.subscriber.is_ready):
         return "The request store (Redis) can't be reached."
-    if not snapshot.children:
+    if not runtime.catalog.has_children():
         return "No worker holds a model yet."
     return None
 

@@ -179,6 +179,21 @@ def test_second_claim_goes_on_where_the_first_was(store: RequestStore) -> None:
     assert store.num_running() == 1
 
 
+def test_a_claim_whose_answer_was_lost_is_asked_for_again(store: RequestStore, redis: Redis) -> None:
+    queued(store)
+    pop(store)
+    first, again = (store.claim("r", "child", MAX_ATTEMPTS, fence="mine") for _ in range(2))
+    assert first is not None
+    assert again is not None
+    assert replace(again, age_ms=first.age_ms) == first
+    assert again.attempt == 1
+    assert redis.llen(keys.claims(MODEL)) == 1
+    assert store.append([Append("r", again.attempt, 1, "a", (1,), fence="mine")]) == [True]
+    other = store.claim("r", "other", MAX_ATTEMPTS, fence="other")
+    assert other is not None
+    assert other.attempt == 2
+
+
 def test_finished_request_is_not_claimed(store: RequestStore) -> None:
     queued(store)
     store.cancel("r")
