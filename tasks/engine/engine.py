@@ -137,6 +137,8 @@ class Engine:
         measure = self._options.measure
         self._costs = None if measure is None else measure(self._context)
         self._governor = Governor()
+        #: Rows of each batch of next tokens, and guesses, that the present step has decoded.
+        self._decoded: list[int] = []
         self._limits_by_threads: dict[int, Limits] = {}
         self._pauses = True
 
@@ -150,6 +152,7 @@ class Engine:
         self._residents.share()
         step = plan([_load(seq) for seq in self._residents if seq.waits_for is None], self._limits)
         self._residents.note_turns(step)
+        self._decoded.clear()
         for batch in step.decode:
             deltas += self._decode(batch)
         deltas += self._prefill(step)
@@ -181,7 +184,7 @@ class Engine:
         """Tell the governor how the step went."""
         alone, now = self._limits_with(1).costs, self._clock()
         if alone is not None:
-            alone_ms = sum(alone.decode_ms(len(batch.slots) + batch.padding) for batch in step.decode)
+            alone_ms = sum(map(alone.decode_ms, self._decoded))
             alone_ms += step.num_prefilled * alone.prefill_ms
             self._governor.observe(threads, (now - started) * 1e3, alone_ms, now)
 
@@ -233,7 +236,9 @@ class Engine:
     def _decode(self, batch: Decode) -> list[Delta]:
         seqs = [seq for slot in batch.slots if (seq := self._residents.get(slot)) is not None]
         if len(seqs) == len(self._residents) == 1 and (draft := self._draft(seqs[0])):
+            self._decoded.append(1 + len(draft))
             return self._speculate(seqs[0], draft)
+        self._decoded.append(len(batch.slots) + batch.padding)
         return self._compute([(seq, 1) for seq in seqs], self._residents.padding(batch.slots, batch.padding))
 
     def _draft(self, seq: Sequence) -> list[int]:

@@ -316,6 +316,29 @@ def test_guessing_takes_fewer_steps_for_a_lone_answer_that_repeats():
     assert run.work.counts["right"] > 0
 
 
+class TimedContext(FakeContext):
+    """Takes as long as ``costs`` say, and notes the threads of each batch."""
+
+    def __init__(self, costs: StepCosts, **options: Any) -> None:
+        super().__init__(**options)
+        self.costs, self.now, self.threads_used = costs, 0.0, set[int]()
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        super().decode(rows)
+        self.now += self.costs.decode_ms(len(rows)) / 1e3
+        self.threads_used.add(self.threads)
+
+
+def test_checking_guesses_is_not_taken_for_a_lack_of_cores():
+    alone, together = StepCosts(((1, 5.0), (8, 30.0)), 1.0), StepCosts(((1, 4.0), (8, 16.0)), 0.5)
+    context = TimedContext(together, n_ctx=512, follows=echo)
+    job = Job("a", (1, 2, 3, 4, 5, 6), 200, GREEDY, ignore_eos=True)
+    table = CostTable(((1, alone), (2, together)))
+    run = Run(context, FixedThreads(2), measure=lambda _: table, clock=lambda: context.now).finish([job])
+    assert run.work.counts["right"] > 0
+    assert context.threads_used == {2}
+
+
 def test_a_stop_inside_a_guess_ends_the_answer_there():
     def to_the_end(tokens: list[int]) -> int:
         return EOG if len(tokens) == 101 else echo(tokens)
