@@ -85,7 +85,8 @@ class WorkerChild:
         client = connect(settings.redis_url, **REDIS_OPTIONS)
         self._store = RequestStore(client, settings.result_ttl)
         self._registry = Registry(client)
-        self._deliverer = Deliverer(self._store, partial(share.tally.observe, "append"))
+        on_append = partial(share.tally.observe, "append")
+        self._deliverer = Deliverer(self._store, settings.stream_interval, on_append)
         n_ctx = min(settings.n_ctx, model.n_ctx_train or settings.n_ctx)
         make_context = partial(
             Context, model, slots=share.slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.most

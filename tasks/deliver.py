@@ -1,11 +1,15 @@
-"""From the engine's deltas to the requests' logs: one round trip a step, whoever streams."""
+"""From the engine's deltas to the requests' logs: one round trip for all requests of a step, or of a few.
+
+A stream's first token and its end are written at once, what comes between no more often than a screen is
+redrawn: a lone fast stream's two or three tokens a frame cost as much as one.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic, sleep
 
@@ -21,6 +25,8 @@ logger = logging.getLogger(__name__)
 #: A request that nobody streams is written at so many tokens or seconds, whichever comes first.
 SELDOM_TOKENS = 64
 SELDOM_S = 0.5
+#: A token is held back for the next step's no longer than so many intervals between writes.
+MAX_INTERVALS = 2
 
 
 @dataclass(slots=True)
@@ -37,6 +43,12 @@ class _Pending:
         self.text += delta.text
         self.tokens += delta.tokens
         self.ending = delta.ending or self.ending
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether somebody waits for just this: a first token, or the end."""
+        is_first = self.run.is_stream and self.run.seq == self.run.claim.seq
+        return self.ending is not None or (is_first and bool(self.tokens))
 
     def is_due(self, now: float) -> bool:
         return (
@@ -55,10 +67,17 @@ class Deliverer:
     """
 
     def __init__(
-        self, store: RequestStore, on_append: Callable[[float], None] = lambda _seconds: None
+        self,
+        store: RequestStore,
+        interval_s: float = 0.0,
+        on_append: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
-        """``on_append`` hears how long each round trip to Redis took."""
+        """``interval_s``: seconds between two writes at least, unless something is urgent.
+
+        ``on_append`` hears how long each round trip to Redis took.
+        """
         self._store = store
+        self._interval_s, self._written_at = interval_s, 0.0
         self._on_append = on_append
         self._stop: Callable[[str], None] = lambda _key: None
         self._steps: SimpleQueue[list[Delta] | None] = SimpleQueue()
@@ -86,22 +105,35 @@ class Deliverer:
         self._runs[run.key] = run
 
     def _run(self) -> None:
-        while (deltas := self._steps.get()) is not None:
-            self._collect(deltas)
-            self._collect_rest()
-            self._flush()
-        self._flush(is_last=True)
+        is_open = True
+        while is_open:
+            is_open = self._gather()
+            self._flush(is_last=not is_open)
         for run in list(self._runs.values()):
             run.stop(is_handed_back=True)
 
-    def _collect_rest(self) -> None:
-        """Take the steps that came while the last ones were written, to write them together."""
-        for _ in range(self._steps.qsize()):
-            deltas = self._steps.get()
+    def _gather(self) -> bool:
+        """Take the engine's steps until something is to be written; whether more are to come."""
+        while True:
+            try:
+                deltas = self._steps.get(timeout=self._patience_s())
+            except Empty:
+                return True
             if deltas is None:
-                self._steps.put(None)  # for the loop, after this flush
-            else:
-                self._collect(deltas)
+                return False
+            self._collect(deltas)
+            if self._steps.empty() and self._is_due():
+                return True
+
+    def _patience_s(self) -> float | None:
+        """How long the next step may take before what is held back is written without it."""
+        if not (self._pending and self._interval_s):
+            return None
+        return max(0.0, self._written_at + MAX_INTERVALS * self._interval_s - monotonic())
+
+    def _is_due(self) -> bool:
+        is_time = monotonic() - self._written_at >= self._interval_s
+        return is_time or any(pending.is_urgent for pending in self._pending.values())
 
     def _collect(self, deltas: Iterable[Delta]) -> None:
         now = monotonic()
@@ -112,7 +144,7 @@ class Deliverer:
 
     def _flush(self, *, is_last: bool = False) -> None:
         """Write what is due, and ask for the others whether to go on."""
-        now = monotonic()
+        now = self._written_at = monotonic()
         batch = list(self._pending.values())
         items = [_item(pending, is_due=is_last or pending.is_due(now)) for pending in batch]
         if not items:

@@ -108,7 +108,7 @@ class GenerateRequest:
         model: the served model's name.
         max_tokens: generated tokens at most; ``None`` lets the context's room decide.
         stop: strings that end the text and are not part of it.
-        stream: flush tokens at every step (``True``) or seldom (``False``).
+        stream: write tokens as they come (``True``) or seldom (``False``).
         timeout_s: seconds from acceptance to the end at most, or ``None``.
     """
 

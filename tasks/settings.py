@@ -110,6 +110,12 @@ class WorkerSettings(BrokerSettings):
     prefix_cache: bool = Field(True, description="Reuse the computed cells of prompts that begin alike.")
     speculation: bool = Field(True, description="Guess a lone request's next tokens where it pays.")
     step_shaping: bool = Field(True, description="Measure what steps cost, and pad or split them by it.")
+    stream_interval: float = Field(
+        0.016,
+        ge=0,
+        le=1,
+        description="Seconds between two writes of streams' tokens at least; 0: each step's at once.",
+    )
     oversubscribe: bool = Field(False, description="Allow more threads than cores.")
     drain_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get at shutdown.")
     metrics_port: int = Field(
