@@ -22,7 +22,7 @@ def model_path() -> Path:
 @pytest.fixture(scope="session")
 def service(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service for tests that leave it as they found it."""
-    served = Served(tmp_path_factory.mktemp("service")).wait_ready()
+    served = Served(tmp_path_factory.mktemp("service"), INFERENCE_STEP_SHAPING="true").wait_ready()
     yield served
     assert served.end() == 0, served.output.read_text()
 
