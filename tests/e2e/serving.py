@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 #: The installed command's module, run by this interpreter.
 COMMAND = (sys.executable, "-c", "from service.cli import main; main(prog_name='inference-server')")
 
-#: The session's one service measures what steps cost; if each of the others did, they would start minutes later.
+#: Only the session's own service measures what steps cost: done at each start, it would take minutes.
 QUICK_START = {"INFERENCE_STEP_SHAPING": "false"}
 
 
