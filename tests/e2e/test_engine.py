@@ -198,7 +198,7 @@ def test_sequences_that_pause_and_change_places_keep_their_texts(
 ):
     slow, work = turns
     jobs = [
-        Job(key, tuple(model.tokenize(text, add_special=False)), 60, sampling, ignore_eos=True)
+        Job(key, tuple(model.tokenize(text, add_special=False)), 40, sampling, ignore_eos=True)
         for key, text in list(COUNTS.items())[:num]
     ]
     alone = {}
@@ -210,7 +210,7 @@ def test_sequences_that_pause_and_change_places_keep_their_texts(
         slow.submit(each)
     outputs.wait(num)
     assert work.counts["exchanges"] > 0
-    assert {key: len(tokens) for key, tokens in outputs.tokens.items()} == dict.fromkeys(alone, 60)
+    assert {key: len(tokens) for key, tokens in outputs.tokens.items()} == dict.fromkeys(alone, 40)
     assert outputs.tokens == alone
 
 

@@ -78,7 +78,7 @@ def test_a_request_that_kills_its_child_takes_nobody_with_it(start_service: Call
 def test_a_drained_workers_requests_go_on_where_they_were(start_service: Callable[..., Served]) -> None:
     served = start_service(*ONE_CHILD, "--drain-timeout", "0.1").wait_ready()
     store = store_of(served)
-    ids = [submit(served, f"Number {n} is", max_tokens=200, stream=n % 2 == 0) for n in range(4)]
+    ids = [submit(served, f"Number {n} is", max_tokens=120, stream=n % 2 == 0) for n in range(4)]
     # Those that nobody streams are written seldom, unless they are handed back.
     wait_until(lambda: all((record := store.fetch(i)) and record.seq for i in ids[::2]), timeout=60)
     served.part("celery").send_signal(signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_a_drained_workers_requests_go_on_where_they_were(start_service: Callabl
         assert answer["status"] == "succeeded", answer
         events = store.read_log(request_id)
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
-        assert sum(len(event.tokens) for event in events) == 200
+        assert sum(len(event.tokens) for event in events) == 120
         assert answer["attempts"] == 2
         assert store.deaths(request_id) == 0
         assert store.fetch(request_id).state is State.SUCCEEDED  # type: ignore[union-attr]
