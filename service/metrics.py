@@ -159,6 +159,7 @@ class LiveGauges(Collector):
         children = list(_present(self._registry.children()).items())
         yield _gauge(names.SLOTS, [(list(name), child.slots) for name, child in children])
         yield _gauge(names.SLOTS_BUSY, [(list(name), child.busy) for name, child in children])
+        yield _gauge(names.KERNELS, [([*name, child.kernels], 1) for name, child in children])
         work = [([*name, what], n) for name, child in children for what, n in child.work.items()]
         yield _counter(names.ENGINE_WORK, work)
 

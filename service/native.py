@@ -18,7 +18,7 @@ def ask(module: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return dict(json.loads(done.stdout.splitlines()[-1]))
-    lines = done.stderr.strip().splitlines()
-    raise NativeError(
-        lines[-1] if lines else f"{' '.join((module, *arguments))} ended with {done.returncode}."
-    )
+    told = done.stderr.strip()
+    if "Traceback" in told:
+        told = told.splitlines()[-1]
+    raise NativeError(told or f"{' '.join((module, *arguments))} ended with {done.returncode}.")

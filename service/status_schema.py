@@ -27,6 +27,7 @@ _CHILD = {
     "slots": _COUNT,
     "busy": _COUNT,
     "index": {**_COUNT, "description": "Its number, which a dead child leaves to its replacement."},
+    "kernels": {**_TEXT, "description": "Which of llama.cpp's kernels compute, and with what threads."},
     "work": {**_COUNTS, "description": "What the engines of all that had its number have done."},
 }
 _FINISHED = {

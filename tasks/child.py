@@ -98,7 +98,14 @@ class WorkerChild:
         self._model = model
         name = settings.served_name or ""
         self._card = Child(
-            f"{worker}/{os.getpid()}", worker, os.getpid(), name, n_ctx, share.slots, index=share.index
+            f"{worker}/{os.getpid()}",
+            worker,
+            os.getpid(),
+            name,
+            n_ctx,
+            share.slots,
+            index=share.index,
+            kernels=str(model.kernels),
         )
         self._closing, self._leaving = Flag(), Flag()
         self._probing = Lock()

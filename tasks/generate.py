@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
@@ -18,7 +19,10 @@ from celery.exceptions import Reject
 from tasks import logs
 from tasks.child import HandedBackError, Share, WorkerChild
 from tasks.engine.cores import CorePool
-from tasks.engine.model import Model, ModelError
+from tasks.engine.errors import ModelError
+from tasks.engine.kernels.choice import KernelSet
+from tasks.engine.kernels.proof import Shape, proven
+from tasks.engine.model import Model
 from tasks.messages import TASK_NAME
 from tasks.pool import TaskPool
 from tasks.settings import WorkerSettings
@@ -35,6 +39,7 @@ class ProcessEngine:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._kernels: KernelSet | None = None
         self._model: Model | None = None
         self._child: WorkerChild | None = None
         self._worker = "worker"
@@ -42,9 +47,10 @@ class ProcessEngine:
         self._cores = CorePool(1, 1)
 
     def prepare(self, worker: Any) -> None:
-        """In the worker's parent: settle slots and cores for its pool, and load the weights to share.
+        """In the worker's parent: settle slots, kernels and cores, and load the weights to share.
 
         With a GPU nothing may touch the device before the fork, so the child loads them itself.
+        Raises :class:`~tasks.engine.errors.ModelError` when the model can't be computed here.
         """
         settings: WorkerSettings = worker.app.settings
         pool, shape = get_implementation(worker.pool_cls), settings.shape
@@ -55,7 +61,9 @@ class ProcessEngine:
             self._slots = 1
         else:
             self._slots = worker.concurrency
-        self._cores = CorePool(worker.concurrency // self._slots, shape.workers * shape.threads)
+        workers = worker.concurrency // self._slots
+        self._kernels = self._proven(settings, workers)
+        self._cores = CorePool(workers, shape.workers * shape.threads, self._kernels.threads)
         if settings.gpu_layers == 0:
             self._model = self._load(settings)
         # What exists now is left alone by the children's collectors, which would else copy shared pages.
@@ -95,11 +103,29 @@ class ProcessEngine:
                 self._child.close()
                 self._child = None
 
-    @staticmethod
-    def _load(settings: WorkerSettings) -> Model:
-        if settings.model is None:
-            raise ModelError("no model is set; give --model or INFERENCE_MODEL")
-        return Model(settings.model, settings.gpu_layers)
+    def _proven(self, settings: WorkerSettings, workers: int) -> KernelSet:
+        """The kernels that were seen to compute this model here, with as many threads as a child may get."""
+        shape = settings.shape
+        threads = CorePool(workers, shape.workers * shape.threads).threads_of(1)
+        return proven(
+            Shape(
+                model=_model_path(settings),
+                gpu_layers=settings.gpu_layers,
+                slots=self._slots,
+                n_ctx=settings.n_ctx,
+                n_batch=settings.n_batch,
+                threads=threads,
+            )
+        ).chosen
+
+    def _load(self, settings: WorkerSettings) -> Model:
+        return Model(_model_path(settings), settings.gpu_layers, self._kernels)
+
+
+def _model_path(settings: WorkerSettings) -> Path:
+    if settings.model is None:
+        raise ModelError("no model is set; give --model or INFERENCE_MODEL")
+    return settings.model
 
 
 _engine = ProcessEngine()

@@ -84,6 +84,11 @@ QUEUE_LIMIT = Metric("inference_queue_limit", "Requests that may wait.")
 RUNNING = Metric("inference_requests_running", "Requests that are being generated.", ())
 SLOTS = Metric("inference_slots", "Requests that a child can run at once.", ("model", "worker", "child"))
 SLOTS_BUSY = Metric("inference_slots_busy", "Requests that a child is running.", SLOTS.labels)
+KERNELS = Metric(
+    "inference_kernels_info",
+    "Which of llama.cpp's kernels a child computes with; always 1.",
+    (*SLOTS.labels, "kernels"),
+)
 REQUEUED = Metric(
     "inference_requests_requeued_total",
     "Requests put back into the queue after they had left it.",

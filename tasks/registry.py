@@ -26,7 +26,7 @@ class Child:
 
     ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``index`` is the child's number, which a dead
     one leaves to its replacement, and ``work`` counts what the engines of all that had it have done, see
-    :class:`tasks.engine.observer.WorkCounter`.
+    :class:`tasks.engine.observer.WorkCounter`. ``kernels`` says which of llama.cpp's compute.
     """
 
     id: str
@@ -38,6 +38,7 @@ class Child:
     busy: int = 0
     work: dict[str, int] = field(default_factory=dict)
     index: int = 0
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)

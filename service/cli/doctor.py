@@ -32,7 +32,8 @@ _MARKS = {Level.OK: "[green]ok[/]", Level.WARNING: "[yellow]warning[/]", Level.P
 def doctor(as_json: bool) -> None:
     """Check whether `serve` with the same options would work here, and say what to change.
 
-    Starts nothing and loads no model. The exit code is 1 if something would not work.
+    Loads the model and computes a few tokens, in a process of its own; serves nothing. The exit code is 1 if
+    something would not work.
     """
     findings = list(_examine())
     is_fit = not any(finding.level is Level.PROBLEM for finding in findings)

@@ -1,7 +1,8 @@
-"""How llama.cpp was built, against what this processor can do."""
+"""Whether llama.cpp computes here, with which kernels, and how it was built."""
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,10 +23,7 @@ _FEATURES = {
     "asimddp": "DOTPROD",
     "i8mm": "MATMUL_INT8",
 }
-_REBUILD = (
-    "Build it for this machine: CMAKE_ARGS=-DGGML_NATIVE=ON pip install --no-cache-dir --force-reinstall "
-    "--no-deps --no-binary llama-cpp-python llama-cpp-python=={}"
-)
+_REPAIR = "Build it anew for this machine: inference-server doctor --repair"
 
 
 def look_at_build(settings: WorkerSettings) -> Finding:
@@ -33,14 +31,31 @@ def look_at_build(settings: WorkerSettings) -> Finding:
     try:
         build = ask("tasks.engine.build")
     except NativeError as error:
-        return Finding("llama.cpp", Level.PROBLEM, str(error), "Install again: make distclean setup")
+        return Finding("llama.cpp", Level.PROBLEM, str(error), _REPAIR)
     told = f"llama-cpp-python {build['version']} with {', '.join(build['features'])}"
-    rebuild = _REBUILD.format(build["version"])
     if settings.gpu_layers and not build["has_gpu"]:
         return Finding.judge("llama.cpp", f"{told}, without a GPU", problem="Leave --gpu-layers out.")
     missing = _missing(_flags(), build["features"])
     lacks = f"; unused: {', '.join(missing)}" if missing else ""
-    return Finding.judge("llama.cpp", told + lacks, warning=rebuild if missing else "")
+    return Finding.judge("llama.cpp", told + lacks, warning=_REPAIR if missing else "")
+
+
+def look_at_kernels(path: Path, settings: WorkerSettings) -> Finding:
+    """Whether the first batches of this model come out right here, computed now as a child would."""
+    shape = settings.shape
+    asked = {
+        "model": str(path),
+        "gpu_layers": settings.gpu_layers,
+        "slots": shape.slots,
+        "n_ctx": settings.n_ctx,
+        "n_batch": settings.n_batch,
+        "threads": shape.workers * shape.threads,
+    }
+    try:
+        found = ask("tasks.engine.kernels.report", json.dumps(asked))
+    except NativeError as error:
+        return Finding("kernels", Level.PROBLEM, str(error), _REPAIR)
+    return Finding.judge("kernels", f"computed with {found['chosen']}", warning=found["warning"])
 
 
 def _missing(flags: Iterable[str], features: Iterable[str]) -> list[str]:

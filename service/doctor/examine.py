@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.doctor.build import look_at_build
+from service.doctor.build import look_at_build, look_at_kernels
 from service.doctor.cores import look_at_cores
 from service.doctor.finding import Finding
 from service.doctor.memory import look_at_memory
@@ -26,6 +26,8 @@ def examine_model(path: Path, settings: WorkerSettings) -> Iterator[Finding]:
         yield look_at_memory(facts, settings)
     yield from look_at_cores(settings)
     yield look_at_build(settings)
+    if facts is not None:
+        yield look_at_kernels(path, settings)
     if settings.metrics_port:
         yield look_at_metrics_port(settings.metrics_host, settings.metrics_port)
 

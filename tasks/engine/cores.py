@@ -46,9 +46,9 @@ class FixedThreads:
 class CorePool:
     """The threads of a worker's children, in memory that they share; made before they are forked."""
 
-    def __init__(self, children: int, threads: int) -> None:
-        """``threads`` are those of all children together, at least one for each."""
-        self._total = threads
+    def __init__(self, children: int, threads: int, most: int | None = None) -> None:
+        """``threads`` are those of all children together, at least one each; ``most`` bounds one child's."""
+        self._total, self._most = threads, most or threads
         # One byte a child: 1 while it has work. Anonymous memory stays shared across forks.
         self._busy = mmap.mmap(-1, children)
         self._busy[:] = bytes(children)
@@ -67,7 +67,7 @@ class CorePool:
 
     def threads_of(self, num_busy: int) -> int:
         """Threads of each child when so many have work."""
-        return max(1, self._total // max(1, num_busy))
+        return max(1, min(self._most, self._total // max(1, num_busy)))
 
 
 class _Member:

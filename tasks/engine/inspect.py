@@ -10,7 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.engine.model import Model, ModelError
+from tasks.engine.errors import ModelError
+from tasks.engine.model import Model
 
 
 def main() -> int:

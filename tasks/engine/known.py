@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from tasks.engine.cores import Threads
 from tasks.engine.cost_table import CostTable
+from tasks.engine.kernels import kept
 from tasks.engine.measure import measure
 from tasks.engine.model import Context
 from tasks.shared import SharedNote
@@ -66,28 +64,16 @@ def _turn(path: Path) -> Iterator[None]:
 
 
 def _path(context: Context, counts: tuple[int, ...]) -> Path:
-    file = context.model.path.stat()
-    threads = "-".join(map(str, counts))
-    shape = f"{context.slots}x{threads}-{context.n_ctx}-{file.st_size}-{int(file.st_mtime)}"
-    return user_cache_path("inference-server") / f"step-costs-5-{platform.node()}-{shape}.json"
+    model, shape = context.model, (context.slots, context.n_ctx, counts)
+    return kept.kept_path("step-costs", kept.model_identity(model.path), shape, str(model.kernels))
 
 
 def _read(path: Path) -> tuple[CostTable | None, int]:
     """The costs kept, and how many starts measured them."""
-    try:
-        text = path.read_bytes()
-    except OSError:
-        return None, 0
-    table = CostTable.from_json(text)
-    return (None, 0) if table is None else (table, int(json.loads(text).get("starts", 0)))
+    found = kept.read(path)
+    table = CostTable.from_json(json.dumps(found).encode())
+    return (None, 0) if table is None else (table, int(found.get("starts", 0)))
 
 
 def _keep(path: Path, costs: CostTable, num_starts: int) -> None:
-    """Best effort: without it the next start measures as the first one."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({"starts": num_starts, **json.loads(costs.to_json())}))
-        part.replace(path)
-    except OSError as error:
-        logger.info("step costs not kept: %s", error)
+    kept.keep(path, {"starts": num_starts, **json.loads(costs.to_json())})

@@ -1,8 +1,8 @@
-"""The only importer of llama_cpp: a model, a context over it, and samplers.
+"""A model, a context over it, and samplers, by llama.cpp.
 
 A :class:`Model` may be loaded in a parent and shared with forked children; a :class:`Context` belongs to
-the one thread that made it. Loading runs no parallel region, so OpenMP works in children forked after it
-(libgomp hangs in a child forked after its parent ran one).
+the one thread that made it. Loading runs no parallel region of several threads (see
+:mod:`tasks.engine.kernels.library`), so OpenMP works in children forked after it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llama_cpp as ll
 import numpy as np
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from numpy.typing import NDArray
 
+from tasks.engine.errors import ModelError
+from tasks.engine.kernels.choice import KernelSet
+from tasks.engine.kernels.library import llama_cpp as ll
+from tasks.engine.kernels.library import load_best, load_kernels
 from tasks.messages import Sampling
 
 logger = logging.getLogger(__name__)
@@ -29,10 +31,6 @@ logger = logging.getLogger(__name__)
 PENALTY_LAST_N = 64
 _GGML_LOG_LEVEL_WARN, _GGML_LOG_LEVEL_ERROR = 3, 4
 _recent_errors: deque[str] = deque(maxlen=8)
-
-
-class ModelError(Exception):
-    """The model file can't be used; the message says why and what to do."""
 
 
 class CacheFullError(Exception):
@@ -65,19 +63,36 @@ class Row:
 class Model:
     """Weights and vocabulary. Immutable, so any thread or forked child may use it."""
 
-    def __init__(self, path: Path, gpu_layers: int = 0, *, vocab_only: bool = False) -> None:
-        """Load ``path``. Raises :class:`ModelError` when it is missing, truncated or no GGUF file."""
+    def __init__(
+        self,
+        path: Path,
+        gpu_layers: int = 0,
+        kernels: KernelSet | None = None,
+        *,
+        vocab_only: bool = False,
+    ) -> None:
+        """Load ``path``, to compute with ``kernels``; default: the best for this processor, unproved.
+
+        A process computes with the kernels of its first model. Raises
+        :class:`~tasks.engine.errors.ModelError` when the file is missing, truncated or no GGUF file.
+        """
         _check_file(path)
         ll.llama_log_set(_on_log, ctypes.c_void_p(0))
+        if kernels is not None:
+            load_kernels(kernels.variant, with_gpu=gpu_layers != 0)
+        elif not vocab_only:
+            load_best()
         ll.llama_backend_init()
         _recent_errors.clear()
         params = ll.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         params.vocab_only = vocab_only
+        params.use_extra_bufts = kernels is None or kernels.repacks
         handle = ll.llama_model_load_from_file(str(path).encode(), params)
         if handle is None:
             raise ModelError(_load_failure(path))
         self.path = path
+        self.kernels = kernels
         self.handle = handle
         self.vocab = ll.llama_model_get_vocab(handle)
         self.n_vocab: int = ll.llama_vocab_n_tokens(self.vocab)
@@ -99,8 +114,13 @@ class Model:
         template = self.chat_template
         if template is None:
             return None
+        # Not at the top, where it would come before the library's own import, which settles OpenMP.
+        from llama_cpp import llama_chat_format as chat_format
+
         bos, eos = (self._special(token) for token in (self.bos, self.eos))
-        formatter: Callable[..., Any] = Jinja2ChatFormatter(template, eos_token=eos, bos_token=bos)
+        formatter: Callable[..., Any] = chat_format.Jinja2ChatFormatter(
+            template, eos_token=eos, bos_token=bos
+        )
         return formatter
 
     def _special(self, token: int) -> str:
@@ -184,6 +204,8 @@ class Model:
 
 def describe_build() -> dict[str, Any]:
     """What ``python -m tasks.engine.build`` prints."""
+    ll.llama_log_set(_on_log, ctypes.c_void_p(0))
+    load_best()
     told = ll.llama_print_system_info().decode()
     features = [name.split(":")[-1].strip() for name, _, value in _pairs(told) if value.strip() == "1"]
     return {

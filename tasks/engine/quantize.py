@@ -10,7 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from tasks.engine.model import ModelError, encodings, quantize
+from tasks.engine.errors import ModelError
+from tasks.engine.model import encodings, quantize
 
 
 def main() -> int:

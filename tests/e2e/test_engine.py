@@ -14,7 +14,8 @@ from tasks.engine.cores import FixedThreads
 from tasks.engine.cost_table import CostTable
 from tasks.engine.costs import StepCosts
 from tasks.engine.engine import Engine, EngineOptions
-from tasks.engine.model import Context, Model, ModelError
+from tasks.engine.errors import ModelError
+from tasks.engine.model import Context, Model
 from tasks.engine.observer import WorkCounter
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Delta, Ending, Job

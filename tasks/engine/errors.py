@@ -1,0 +1,9 @@
+"""What can be wrong with a model. Nothing of llama.cpp is imported here."""
+
+
+class ModelError(Exception):
+    """The model can't be served; the message says why and what to do."""
+
+
+class KernelsError(ModelError):
+    """llama.cpp can't compute this model here; the message names each kernel set that was tried."""

@@ -1,0 +1,1 @@
+"""Which of llama.cpp's kernels compute, proved on this machine before they serve."""

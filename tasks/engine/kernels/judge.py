@@ -1,0 +1,29 @@
+"""Whether what a kernel set computed makes sense. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Kernels add in different orders, so two likeliest tokens that are this close may change places. In standard
+#: deviations of a row's logits, of which kernels that agree differ by up to 0.3 and nonsense by whole ones.
+NEAR_TIE = 0.5
+
+
+def fault(logits: NDArray[np.float32], expected: NDArray[np.float32] | None) -> str | None:
+    """What is wrong with ``logits``, ``(rows, n_vocab)``, by the plainest kernels'; ``None``: nothing."""
+    if not np.isfinite(logits).all():
+        return "computed NaN"
+    if expected is None:
+        return None
+    return next(filter(None, map(_row_fault, range(len(logits)), logits, expected)), None)
+
+
+def _row_fault(number: int, row: NDArray[np.float32], expected: NDArray[np.float32]) -> str | None:
+    chosen, right = int(row.argmax()), int(expected.argmax())
+    behind = float(expected[right] - expected[chosen])
+    if behind <= NEAR_TIE * float(expected.std()):
+        return None
+    return (
+        f"chose token {chosen} where the plainest kernels choose {right} (row {number}, {behind:.2f} behind)"
+    )

@@ -1,0 +1,152 @@
+"""Finds the first kernel set that computes a model here, or reads what an earlier start found.
+
+Nothing of llama.cpp is loaded in this process, which may fork afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.engine.errors import KernelsError
+from tasks.engine.kernels import kept
+from tasks.engine.kernels.choice import KernelSet, candidates, lost
+from tasks.engine.kernels.trial import Plan
+from tasks.engine.kernels.watch import Outcome, Run, run
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a stage may take, as many times the plainest kernels' time for all of them, and at the least.
+PATIENCE, MIN_LIMIT_S = 10.0, 4.0
+#: Seconds that a stage of the plainest kernels may take by a model's bytes, since nothing is known before.
+_BYTES_PER_S = 20e6
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a child will compute: its model file, the layers on the GPU, its context and its threads."""
+
+    model: Path
+    gpu_layers: int
+    slots: int
+    n_ctx: int
+    n_batch: int
+    threads: int
+
+    def plan(self, expected: Path, kernels: KernelSet | None) -> Plan:
+        """A trial in this shape."""
+        raw = {**asdict(self), "model": str(self.model), "expected": str(expected)}
+        return Plan(**raw, kernels=None if kernels is None else asdict(kernels))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A kernel set that did not compute as it should, and how that showed."""
+
+    kernels: KernelSet
+    failure: str
+
+    def __str__(self) -> str:
+        return f"{self.kernels}: {self.failure}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The kernel set that serves, and the quicker ones that were rejected before it."""
+
+    chosen: KernelSet
+    rejected: tuple[Rejected, ...] = ()
+
+    @property
+    def warning(self) -> str:
+        """What was rejected, why, and what is lost by it; empty if the first set serves."""
+        if not self.rejected:
+            return ""
+        failures = "; ".join(map(str, self.rejected))
+        return (
+            f"llama.cpp's quickest kernels fail here ({failures}), so {self.chosen} serves, without "
+            f"{lost(self.rejected[0].kernels, self.chosen)}. "
+            "`inference-server doctor --repair` builds llama.cpp anew"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As :meth:`from_json` reads it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(raw: Any) -> Proof | None:
+        """The proof; ``None`` when ``raw`` is anything else."""
+        try:
+            rejected = (Rejected(KernelSet(**each["kernels"]), each["failure"]) for each in raw["rejected"])
+            return Proof(KernelSet(**raw["chosen"]), tuple(rejected))
+        except (KeyError, TypeError):
+            return None
+
+
+def proven(shape: Shape) -> Proof:
+    """What an earlier start found for this model, library, machine and shape, or else :func:`prove`."""
+    path = _path(shape)
+    proof = Proof.from_json(kept.read(path))
+    if proof is None:
+        logger.info("computing the first batches with llama.cpp's kernels, to see that they work here")
+        proof = prove(shape)
+    if proof.warning:
+        logger.warning("%s", proof.warning)
+    logger.info("kernels: %s", proof.chosen)
+    return proof
+
+
+def prove(shape: Shape, try_out: Run = run) -> Proof:
+    """Try sets until one computes as it should, and keep what was found.
+
+    Raises:
+        KernelsError: no set does; the message has all failures.
+        ModelError: the file or the memory is at fault.
+    """
+    kept.forget(_path(shape))
+    with tempfile.TemporaryDirectory(prefix="kernels-") as folder:
+        proof = _first_good(shape, Path(folder) / "expected.npy", try_out)
+    kept.keep(_path(shape), proof.to_json())
+    return proof
+
+
+def _first_good(shape: Shape, expected: Path, try_out: Run) -> Proof:
+    reference = try_out(shape.plan(expected, None), _reference_limit_s(shape))
+    limit_s = max(MIN_LIMIT_S, PATIENCE * float(reference.result.get("took_s", 0.0)))
+    rejected: list[Rejected] = []
+    for kernels in candidates(reference.result.get("variants", ()), shape.threads):
+        failure = _failure(try_out(shape.plan(expected, kernels), limit_s))
+        if not failure:
+            return Proof(kernels, tuple(rejected))
+        rejected.append(Rejected(kernels, failure))
+        logger.warning("kernels rejected: %s", rejected[-1])
+    raise KernelsError("\n".join(_last_words(reference, rejected)))
+
+
+def _failure(outcome: Outcome) -> str:
+    return outcome.failure or str(outcome.result.get("fault") or "")
+
+
+def _last_words(reference: Outcome, rejected: list[Rejected]) -> Iterator[str]:
+    yield "llama.cpp can't compute this model here with any of its kernels:"
+    if reference.failure:
+        yield f"  the plainest, in a process of its own: {reference.failure}"
+    yield from (f"  {each}" for each in rejected)
+    features = " ".join(kept.kernel_features())
+    yield f"The processor has: {features or 'features that this system does not list'}."
+    yield "`inference-server doctor --repair` builds llama.cpp anew for this machine; then start again."
+
+
+def _reference_limit_s(shape: Shape) -> float:
+    size = shape.model.stat().st_size if shape.model.exists() else 0
+    return MIN_LIMIT_S + size / _BYTES_PER_S
+
+
+def _path(shape: Shape) -> Path:
+    identity = kept.model_identity(shape.model) if shape.model.exists() else str(shape.model)
+    return kept.kept_path("kernels", json.dumps(asdict(shape), default=str, sort_keys=True), identity)

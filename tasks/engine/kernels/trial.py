@@ -1,0 +1,155 @@
+"""``python -m tasks.engine.kernels.trial PLAN``: compute one kernel set's first batches, as a child would.
+
+A program of its own, since kernels that are wrong end their process or hang. It loads the model, forks as a
+worker does, and computes in the child: one row, a prompt, a row of each slot. Each stage is a line of JSON
+on standard output before it begins (``{"stage": ...}``); the last line is ``{"result": ...}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.engine.errors import ModelError
+from tasks.engine.kernels.choice import KernelSet, reference
+from tasks.engine.kernels.judge import fault
+
+#: Prompt tokens computed at most: enough for kernels that want several tiles of rows.
+PROMPT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One trial; it travels as JSON.
+
+    Attributes:
+        model: the GGUF file.
+        gpu_layers: layers on the GPU; if any, the child loads the model: no GPU before a fork.
+        slots, n_ctx, n_batch: the shape of the context.
+        threads: to compute with, where ``kernels`` doesn't say.
+        kernels: the set on trial; ``None`` for the plainest one, in a process that doesn't fork.
+        expected: the file that the plainest kernels' logits go to, or come from.
+    """
+
+    model: str
+    gpu_layers: int
+    slots: int
+    n_ctx: int
+    n_batch: int
+    threads: int
+    kernels: dict[str, Any] | None
+    expected: str
+
+
+def main() -> int:
+    """Run the trial that the first argument describes."""
+    plan = Plan(**json.loads(sys.argv[1]))
+    try:
+        _compute_reference(plan) if plan.kernels is None else _try(plan, KernelSet(**plan.kernels))
+    except ModelError as error:
+        _say(error=str(error))
+        return 1
+    return 0
+
+
+def _compute_reference(plan: Plan) -> None:
+    from tasks.engine.kernels.library import variants
+
+    found = variants()
+    model = _load(plan, kernels := reference(found, plan.threads))
+    started = time.perf_counter()
+    logits = _compute(plan, model, kernels)
+    took_s = time.perf_counter() - started
+    np.save(plan.expected, logits)
+    _say(result={"variants": found, "took_s": took_s})
+
+
+def _try(plan: Plan, kernels: KernelSet) -> None:
+    # As a worker: the parent loads, and never computes.
+    model = None if plan.gpu_layers else _load(plan, kernels)
+    child = os.fork()
+    if child == 0:
+        _try_in_child(plan, kernels, model)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        _say(died=status)
+
+
+def _try_in_child(plan: Plan, kernels: KernelSet, model: Any) -> None:
+    """Compute, judge and end."""
+    status = 1
+    try:
+        logits = _compute(plan, model or _load(plan, kernels), kernels)
+        _say(result={"fault": fault(logits, _expected(plan))})
+        status = 0
+    except ModelError as error:
+        _say(error=str(error))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _load(plan: Plan, kernels: KernelSet) -> Any:
+    from tasks.engine.model import Model
+
+    _say(stage="loading the model")
+    return Model(Path(plan.model), plan.gpu_layers, kernels)
+
+
+def _compute(plan: Plan, model: Any, kernels: KernelSet) -> NDArray[np.float32]:
+    """Logits ``(rows, n_vocab)`` of all stages."""
+    from tasks.engine.model import Context
+
+    _say(stage="making the context")
+    n_ctx = min(plan.n_ctx, model.n_ctx_train or plan.n_ctx)
+    shape = {"slots": plan.slots, "n_ctx": n_ctx, "n_batch": plan.n_batch}
+    context = Context(model, threads=kernels.threads, **shape)
+    found = []
+    for stage, rows in _batches(model, context):
+        _say(stage=stage)
+        context.decode(rows)
+        found.append(context.logits(sum(row.is_output for row in rows)).copy())
+    return np.concatenate(found)
+
+
+def _batches(model: Any, context: Any) -> Iterator[tuple[str, list[Any]]]:
+    """What a child computes first: one row, a chunk of a prompt, a row of every slot."""
+    from tasks.engine.model import Row
+
+    size = max(1, min(PROMPT_TOKENS, context.n_batch, context.n_ctx - 2))
+    tokens = [_token(model, number) for number in range(max(size, context.slots))]
+    yield "computing one row", [Row(tokens[0], 0, 0, True)]
+    prompt = [Row(tokens[pos], pos, 0, pos == size - 1) for pos in range(1, size)]
+    if prompt:
+        yield f"computing a prompt of {size} tokens", prompt
+    rows = [Row(tokens[slot], 0 if slot else size, slot, True) for slot in range(context.slots)]
+    yield f"computing {len(rows)} rows", rows
+
+
+def _token(model: Any, number: int) -> int:
+    """Some token for each place, the same for all kernels."""
+    return int(1 + (number * 7919) % max(1, model.n_vocab - 1))
+
+
+def _expected(plan: Plan) -> NDArray[np.float32] | None:
+    """What the plainest kernels computed; ``None`` when they could not."""
+    path = Path(plan.expected)
+    return np.load(path) if path.exists() else None
+
+
+def _say(**what: Any) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

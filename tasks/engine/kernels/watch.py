@@ -1,0 +1,109 @@
+"""Runs one trial, each stage within a time limit, and says how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.engine.errors import ModelError
+from tasks.engine.kernels.trial import Plan
+
+#: Where the package is imported from: the trial imports the same one.
+_ROOT = Path(__file__).resolve().parents[3]
+#: Bytes of a model that any disk gives in a second, for the limit on loading.
+_LOAD_BYTES_PER_S, _LOAD_S = 20e6, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a trial ended: ``result`` if it came to its end, else ``failure``, for people."""
+
+    result: dict[str, Any] = field(default_factory=dict)
+    failure: str = ""
+
+
+def run(plan: Plan, limit_s: float) -> Outcome:
+    """Run a trial; each stage of computing gets ``limit_s`` seconds.
+
+    Raises :class:`~tasks.engine.errors.ModelError` for what other kernels don't mend: file, memory.
+    """
+    command = [sys.executable, "-m", "tasks.engine.kernels.trial", json.dumps(asdict(plan))]
+    process = subprocess.Popen(
+        command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        return _Watch(process, Path(plan.model), limit_s).outcome()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+class _Watch:
+    def __init__(self, process: subprocess.Popen[bytes], model: Path, limit_s: float) -> None:
+        self._process, self._limit_s = process, limit_s
+        size = model.stat().st_size if model.exists() else 0
+        self._load_limit_s = _LOAD_S + size / _LOAD_BYTES_PER_S
+        self._stage = "starting"
+        self._rest = b""
+
+    def outcome(self) -> Outcome:
+        """Read lines to the end."""
+        while (line := self._line()) is not None:
+            if not line:
+                return self._ended(self._process.wait())
+            told = json.loads(line)
+            if "result" in told:
+                return Outcome(result=told["result"])
+            if "died" in told:
+                return self._ended(told["died"])
+            if "error" in told:
+                raise ModelError(told["error"])
+            self._stage = told["stage"]
+        return Outcome(failure=f"hung while {self._stage}: no end after {self._limit:.0f} s")
+
+    @property
+    def _limit(self) -> float:
+        return self._limit_s if self._stage.startswith(("computing", "making")) else self._load_limit_s
+
+    def _line(self) -> bytes | None:
+        """The next line; empty at the end of the output, ``None`` when the time for this stage is over."""
+        until = time.monotonic() + self._limit
+        output = self._process.stdout
+        assert output is not None  # noqa: S101 - it is a pipe
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([output], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                return None
+            chunk = os.read(output.fileno(), 65536)
+            if not chunk:
+                return b""
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def _ended(self, status: int) -> Outcome:
+        how = signal_name(-status) if status < 0 else f"exit status {status}"
+        return Outcome(failure=f"ended with {how} while {self._stage}")
+
+
+def signal_name(number: int) -> str:
+    """A signal's name, such as SIGSEGV."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+Run = Callable[[Plan, float], Outcome]
