@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from tasks.engine.errors import KernelsError, ModelError
 from tasks.engine.kernels import kept
 from tasks.engine.kernels.choice import KernelSet, candidates, lost, reference
 from tasks.engine.kernels.judge import fault
-from tasks.engine.kernels.proof import Proof, Shape, prove, proven
+from tasks.engine.kernels.proof import HUNG_FOR_S, Proof, Shape, prove, proven
 from tasks.engine.kernels.trial import Plan
-from tasks.engine.kernels.watch import Outcome
+from tasks.engine.kernels.watch import HUNG, Outcome
 
 pytestmark = pytest.mark.unit
 
@@ -91,6 +92,17 @@ def test_what_was_found_is_found_again_without_a_trial(shape: Shape):
     shape.model.write_bytes(b"GGUF, another one")
     with pytest.raises(ModelError):
         proven(shape)
+
+
+def test_a_set_that_hung_gets_another_chance_after_a_day(shape: Shape):
+    sets = candidates(VARIANTS, 2)
+    prove(shape, Trials(good=sets[1], failure=Outcome(failure=f"{HUNG} while computing one row")))
+    assert proven(shape).chosen == sets[1]
+    (path,) = kept.kept_path("kernels").parent.glob("kernels-*")
+    old = path.stat().st_mtime - HUNG_FOR_S - 1
+    os.utime(path, (old, old))
+    with pytest.raises(ModelError):
+        proven(shape)  # tried again, this file can't be
 
 
 def test_no_set_at_all_is_an_error_that_names_each(shape: Shape):

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import platform
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -76,6 +77,14 @@ def read(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def age_s(path: Path) -> float:
+    """Seconds since something was kept there; 0 if nothing is."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def forget(path: Path) -> None:

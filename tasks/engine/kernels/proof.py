@@ -17,12 +17,14 @@ from tasks.engine.errors import KernelsError
 from tasks.engine.kernels import kept
 from tasks.engine.kernels.choice import KernelSet, candidates, lost
 from tasks.engine.kernels.trial import Plan
-from tasks.engine.kernels.watch import Outcome, Run, run
+from tasks.engine.kernels.watch import HUNG, Outcome, Run, run
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a stage may take, as many times the plainest kernels' time for all of them, and at the least.
-PATIENCE, MIN_LIMIT_S = 10.0, 4.0
+#: A stage may take so many times what the plainest kernels took for all, and so many seconds at least.
+PATIENCE, MIN_LIMIT_S = 3.0, 4.0
+#: Seconds after which a set that hung is tried again: a machine that was busy may have been at fault.
+HUNG_FOR_S = 24 * 3600.0
 #: Seconds that a stage of the plainest kernels may take by a model's bytes, since nothing is known before.
 _BYTES_PER_S = 20e6
 
@@ -90,8 +92,7 @@ class Proof:
 
 def proven(shape: Shape) -> Proof:
     """What an earlier start found for this model, library, machine and shape, or else :func:`prove`."""
-    path = _path(shape)
-    proof = Proof.from_json(kept.read(path))
+    proof = _kept(_path(shape))
     if proof is None:
         logger.info("computing the first batches with llama.cpp's kernels, to see that they work here")
         proof = prove(shape)
@@ -99,6 +100,12 @@ def proven(shape: Shape) -> Proof:
         logger.warning("%s", proof.warning)
     logger.info("kernels: %s", proof.chosen)
     return proof
+
+
+def _kept(path: Path) -> Proof | None:
+    proof = Proof.from_json(kept.read(path))
+    is_passing = proof is not None and any(HUNG in each.failure for each in proof.rejected)
+    return None if is_passing and kept.age_s(path) > HUNG_FOR_S else proof
 
 
 def prove(shape: Shape, try_out: Run = run) -> Proof:

@@ -24,6 +24,10 @@ _ROOT = Path(__file__).resolve().parents[3]
 _LOAD_BYTES_PER_S, _LOAD_S = 20e6, 30.0
 
 
+#: How the failure of a trial that came to no end begins.
+HUNG = "hung"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a trial ended: ``result`` if it came to its end, else ``failure``, for people."""
@@ -71,7 +75,7 @@ class _Watch:
             if "error" in told:
                 raise ModelError(told["error"])
             self._stage = told["stage"]
-        return Outcome(failure=f"hung while {self._stage}: no end after {self._limit:.0f} s")
+        return Outcome(failure=f"{HUNG} while {self._stage}: no end after {self._limit:.0f} s")
 
     @property
     def _limit(self) -> float:
