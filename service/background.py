@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from tasks import keys
 from tasks.messages import Outcome
+from tasks.versions import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -109,5 +110,5 @@ class OutcomeReader:
     def _count(self, raw: bytes) -> None:
         try:
             self._observe(Outcome.from_json(raw))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, UnsupportedVersionError):
             log.exception("An outcome could not be read: %.200r", raw)

@@ -16,6 +16,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from service import access
 from tasks.messages import ErrorCode, Failure
+from tasks.versions import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +107,12 @@ def shutting_down() -> ApiError:
     return ApiError(503, "shutting_down", message, retry_after_s=1)
 
 
+def newer_format(error: UnsupportedVersionError) -> ApiError:
+    """A newer process wrote what this one would have to read; the newer APIs can."""
+    message = f"{error}. Ask again: another API process may know it, and the request goes on meanwhile."
+    return ApiError(503, "unsupported_version", message, retry_after_s=STORE_RETRY_S, was_accepted=True)
+
+
 def unknown_request(request_id: str) -> ApiError:
     """No such request, or it was kept no longer."""
     message = f"There is no request {request_id!r}; results are kept for a limited time."
@@ -162,6 +169,9 @@ def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
         log.warning("Redis can't be reached: %s", error)
         return render(store_unavailable())
 
+    def render_newer(error: UnsupportedVersionError) -> Response:
+        return render(newer_format(error))
+
     def render_unexpected(error: Exception) -> Response:
         log.error("Unexpected error", exc_info=error)
         return render(ApiError(500, "internal_error", "Something went wrong in the server; see its log."))
@@ -170,6 +180,7 @@ def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
     app.register_error_handler(HTTPException, render_http)
     app.register_error_handler(RedisError, render_store)
     app.register_error_handler(KombuError, render_store)
+    app.register_error_handler(UnsupportedVersionError, render_newer)
     app.register_error_handler(Exception, render_unexpected)
 
 

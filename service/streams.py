@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
-from service.errors import ApiError
+from service.errors import ApiError, newer_format
 from tasks.messages import End, ErrorCode, Event, Failure, State
+from tasks.versions import FIELD, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,10 +163,15 @@ class Listener:
         """The next events in order, after waiting for the first or for the subscriber's tick; may be empty.
 
         Raises:
-            ApiError: 503 when Redis has been away for :data:`PATIENCE_S`.
+            ApiError: 503 when Redis has been away for :data:`PATIENCE_S`, or at an event of a newer format
+                than this process knows.
         """
-        if self.is_over:
-            return []
+        try:
+            return [] if self.is_over else self._next()
+        except UnsupportedVersionError as error:
+            raise newer_format(error) from None
+
+    def _next(self) -> list[Event]:
         if self._must_read and self._away_since is None:
             return self._read()
         events = self._in_order(self._mailbox.take(self._offer if self._sink else None))
@@ -180,8 +186,10 @@ class Listener:
             check()
 
     def _offer(self, raw: dict[str, Any]) -> bool:
+        if FIELD in raw or "end" in raw:  # the long way knows what to do
+            return False
         seq, sink = raw["s"], self._sink
-        if seq != self.seq + 1 or "end" in raw or sink is None or not sink(seq, raw["t"]):
+        if seq != self.seq + 1 or sink is None or not sink(seq, raw["t"]):
             return False
         self.seq = seq
         return True
@@ -189,10 +197,10 @@ class Listener:
     def _in_order(self, raw: Iterable[dict[str, Any]]) -> list[Event]:
         events = []
         for item in raw:
-            seq = item["s"]
-            if seq == self.seq + 1:
-                events.append(self._accept(Event.from_dict(item)))
-            elif seq > self.seq:
+            event = Event.from_dict(item)
+            if event.seq == self.seq + 1:
+                events.append(self._accept(event))
+            elif event.seq > self.seq:
                 self._must_read = True
                 break
         return events

@@ -130,8 +130,7 @@ class Subscriber:
             connection.read_response(timeout=CONNECT_S)
         self._heard = time.monotonic()
         self._is_ready.set()
-        for box in self._all_mailboxes():
-            box.mark_stale()
+        self._mark_all_stale()
 
     def _receive(self) -> None:
         connection, own = self._connection, self.channel.encode()
@@ -146,9 +145,13 @@ class Subscriber:
             self._on_freed(payload.decode())
             return
         mailboxes = self._mailboxes
-        for request_id, event in json.loads(payload):
-            for box in mailboxes.get(request_id, ()):
-                box.put(event)
+        try:
+            for request_id, event, *_ in json.loads(payload):
+                for box in mailboxes.get(request_id, ()):
+                    box.put(event)
+        except (ValueError, TypeError, LookupError):  # whatever it was, the log has the events
+            log.warning("What was published can't be read: %.200r", payload)
+            self._mark_all_stale()
 
     def _lost(self, error: Exception) -> None:
         was_ready = self.is_ready
@@ -165,6 +168,10 @@ class Subscriber:
                 self._mailboxes[request_id] = rest
             else:
                 del self._mailboxes[request_id]
+
+    def _mark_all_stale(self) -> None:
+        for box in self._all_mailboxes():
+            box.mark_stale()
 
     def _all_mailboxes(self) -> list[Mailbox]:
         with self._changing:

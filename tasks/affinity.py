@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
 from tasks.messages import GenerateRequest
 
@@ -30,6 +31,12 @@ def prefixes(request: GenerateRequest) -> list[str]:
         digest.update(f"{message.role}\0{message.content}\0".encode())
         found.append(digest.hexdigest())
     return found[-MAX_SENT:]
+
+
+def prefixes_in(headers: Mapping[str, Any]) -> list[str]:
+    """The digests in a message's headers; what isn't one, from whatever release, is left out."""
+    found = headers.get(HEADER)
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list | tuple) else []
 
 
 class Affinity:

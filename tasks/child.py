@@ -33,6 +33,7 @@ from tasks.run import Run
 from tasks.shared import SharedNote
 from tasks.store import Append, Claim, RequestStore, SuspectError, new_fence
 from tasks.tally import Tally
+from tasks.versions import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from tasks.settings import WorkerSettings
@@ -49,6 +50,10 @@ REDIS_OPTIONS: dict[str, Any] = {
     "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5),
     "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
 }
+
+#: Seconds until a request of a newer format goes back to its queue. Its message did not say what it is, or it
+#: would have stayed there; put back at once, it would be taken by this worker again and again.
+NEWER_PAUSE_S = 2.0
 
 
 class HandedBackError(Exception):
@@ -152,10 +157,15 @@ class WorkerChild:
         """Generate a request to its end, or to the end of this attempt.
 
         Raises:
-            HandedBackError: this child is leaving, and the request is not over.
+            HandedBackError: this child is leaving, and the request is not over; or another worker, of a
+                newer release, has to run it.
         """
         try:
             run = self._begin(request_id, max(1, self._settings.max_attempts - 1))
+        except UnsupportedVersionError as error:
+            logger.warning("%s; it goes back into the queue", error)
+            self._leaving.wait(NEWER_PAUSE_S)
+            raise HandedBackError(request_id) from None
         except SuspectError:
             # It may be what kills its children, or has merely shared one with that. Alone with those that
             # have got somewhere, only the culprit dies once more without getting any further.

@@ -132,8 +132,11 @@ _engine = ProcessEngine()
 
 
 @shared_task(name=TASK_NAME)
-def generate(request_id: str) -> None:
-    """Generate the answer to a request; its tokens go to the request's log."""
+def generate(request_id: str, *_: Any, **__: Any) -> None:
+    """Generate the answer to a request; its tokens go to the request's log.
+
+    Arguments that a newer release may add are dropped.
+    """
     try:
         with logs.bound(id=request_id):
             _engine.start().run(request_id)

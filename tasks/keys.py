@@ -55,5 +55,10 @@ def claims(model: str) -> str:
 
 
 def child(child_id: str) -> str:
-    """One child's registration (JSON with a time to live)."""
+    """One child's registration, with the fields that the last release knows (JSON with a time to live)."""
     return f"{PREFIX}child:{child_id}"
+
+
+def heartbeat(child_id: str) -> str:
+    """One child's registration, with all fields (JSON with a time to live)."""
+    return f"{PREFIX}heartbeat:{child_id}"

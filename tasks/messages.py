@@ -1,8 +1,9 @@
 """The wire contract between the API and the workers: request, event, end.
 
 Standard library only, so that either side can import it for nothing. Every type is frozen, and
-``to_json``/``from_json`` are inverse to each other. JSON keys of an event are one letter long because
-one is written per token; they are listed at :class:`Event`.
+``to_json``/``from_json`` are inverse to each other. The other side may be of another release: readers drop
+fields that they don't know, and :mod:`tasks.versions` says which changes need a new version. JSON keys of an
+event are one letter long because one is written per token; they are listed at :class:`Event`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
+
+from tasks import versions
+from tasks.tolerant import UnreadableError, read
 
 #: Celery's name for the one task; its only argument is the request's id.
 TASK_NAME = "tasks.generate"
@@ -62,7 +66,10 @@ class FinishReason(StrEnum):
 
 
 class ErrorCode(StrEnum):
-    """What can go wrong behind the queue; :mod:`service.errors` maps each to an HTTP status."""
+    """What can go wrong behind the queue; :mod:`service.errors` maps each to an HTTP status.
+
+    A code that this release doesn't know reads as ``INTERNAL``: its message says what happened.
+    """
 
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     INVALID_PROMPT = "invalid_prompt"
@@ -71,6 +78,10 @@ class ErrorCode(StrEnum):
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     CANCELLED = "cancelled"
     INTERNAL = "internal_error"
+
+    @classmethod
+    def _missing_(cls, value: object) -> ErrorCode | None:
+        return cls.INTERNAL if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +135,19 @@ class GenerateRequest:
     priority: Priority = Priority.INTERACTIVE
     timeout_s: float | None = None
 
+    @property
+    def version(self) -> int:
+        """The lowest format version that has all that it uses: other workers leave it alone."""
+        return 1
+
     def to_json(self) -> str:
         """Serialise; ASCII only, so any store keeps it byte for byte."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Inverse of :meth:`to_json`. Raises ``KeyError``/``TypeError``/``ValueError`` on foreign JSON."""
-        raw: dict[str, Any] = json.loads(text)
-        messages = raw.pop("messages")
-        return cls(
-            **{k: v for k, v in raw.items() if k not in ("sampling", "stop", "priority")},
-            messages=None if messages is None else tuple(ChatMessage(**m) for m in messages),
-            sampling=Sampling(**raw["sampling"]),
-            stop=tuple(raw["stop"]),
-            priority=Priority(raw["priority"]),
-        )
+        """Inverse of :meth:`to_json`. Raises ``ValueError`` on foreign JSON."""
+        return read(cls, json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +201,9 @@ class End:
     error: Failure | None = None
 
 
+_VERSION = versions.written(versions.EVENT)
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One entry of a request's log: some text and the tokens it came from, or the end.
@@ -203,7 +214,8 @@ class Event:
         tokens: the token ids delivered by this event, in order.
         end: set on the last event only.
 
-    JSON: ``{"s": seq, "t": text, "k": tokens, "end": {...}}``; ``end`` is absent until the last.
+    JSON: ``{"s": seq, "t": text, "k": tokens, "end": {...}}``; ``end`` is absent until the last, and ``v``,
+    the version, while it is 1.
     """
 
     seq: int
@@ -213,37 +225,33 @@ class Event:
 
     def to_json(self) -> str:
         """Serialise; ASCII only."""
-        raw: dict[str, Any] = {"s": self.seq, "t": self.text, "k": self.tokens}
+        raw: dict[str, Any] = {"s": self.seq, **_VERSION, "t": self.text, "k": self.tokens}
         if self.end is not None:
             raw["end"] = {k: v for k, v in asdict(self.end).items() if v is not None}
         return json.dumps(raw, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Inverse of :meth:`to_json`."""
+        """Inverse of :meth:`to_json`. Raises as :meth:`from_dict` does."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Self:
-        """From the decoded JSON of :meth:`to_json`."""
-        end = raw.get("end")
-        # Lua's cjson writes an empty array as an empty object.
-        return cls(raw["s"], raw["t"], tuple(raw["k"] or ()), None if end is None else end_from_dict(end))
+        """From the decoded JSON of :meth:`to_json`.
 
-
-def end_from_dict(raw: dict[str, Any]) -> End:
-    """An end from the decoded JSON that an event or an outcome carries it in."""
-    error = raw.get("error")
-    reason = raw.get("finish_reason")
-    return End(
-        state=State(raw["state"]),
-        finish_reason=None if reason is None else FinishReason(reason),
-        usage=Usage(**raw["usage"]) if "usage" in raw else None,
-        timings=Timings(**raw["timings"]) if "timings" in raw else None,
-        error=None
-        if error is None
-        else Failure(ErrorCode(error["code"]), error["message"], error.get("param")),
-    )
+        Raises:
+            tasks.versions.UnsupportedVersionError: a newer process wrote it.
+            ValueError: it is no event.
+        """
+        if not isinstance(raw, dict):
+            raise UnreadableError(f"This is no event: {raw!r:.80}")
+        versions.check("event", raw, versions.EVENT)
+        try:
+            # By hand, since one is read per token. Lua's cjson writes an empty array as an empty object.
+            seq, text, tokens, end = raw["s"], raw["t"], tuple(raw["k"] or ()), raw.get("end")
+        except (KeyError, TypeError) as error:
+            raise UnreadableError(f"This is no event ({error!r}): {raw!r:.80}") from None
+        return cls(seq, text, tokens, None if end is None else read(End, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +272,10 @@ class Outcome:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """From what ``tasks/scripts`` push to the outcomes list."""
+        """From what ``tasks/scripts`` push to the outcomes list. Raises as :meth:`Event.from_dict` does."""
         raw = json.loads(text)
-        end = end_from_dict(raw["end"])
+        versions.check("outcome", raw, versions.EVENT)
+        end = read(End, raw["end"])
         return cls(
             id=raw["id"],
             model=raw["model"],

@@ -25,7 +25,7 @@ from celery.concurrency import asynpool, prefork
 from celery.exceptions import ImproperlyConfigured
 from redis import RedisError
 
-from tasks.affinity import HEADER, Affinity
+from tasks.affinity import Affinity, prefixes_in
 from tasks.engine.cost_table import CostTable
 from tasks.placement import Crew, advised
 
@@ -237,8 +237,7 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
 def _prefixes(job: Any) -> list[str]:
     """What the API says of the job's prompt; nothing for a job that is no request."""
     request = getattr(job._callback, "__self__", None)
-    headers = getattr(getattr(request, "message", None), "headers", None) or {}
-    return list(headers.get(HEADER) or ())
+    return prefixes_in(getattr(getattr(request, "message", None), "headers", None) or {})
 
 
 def _put_back(job: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from celery import Celery
 
+from tasks import versions
 from tasks.affinity import HEADER, prefixes
 from tasks.messages import TASK_NAME, GenerateRequest, queue_name
 from tasks.store import Admission, Key, RequestStore, Submission
@@ -102,7 +103,7 @@ class RequestQueue:
             ignore_result=True,
             # Celery's own would build a result backend anew in each greenlet, for a millisecond.
             result_cls=_NoResult,
-            headers={HEADER: prefixes(request), SUBMISSION: submission},
+            headers={HEADER: prefixes(request), versions.FIELD: request.version, SUBMISSION: submission},
             producer=producer,
         )
 

@@ -1,16 +1,19 @@
 """Who serves what: every child with a context registers itself in Redis and keeps that alive.
 
-A child that dies is gone from here after :data:`TTL_S`; nothing waits for it. Times are Redis's clock.
+A child that dies is gone from here after :data:`TTL_S`; nothing waits for it. Times are Redis's clock. What
+is of a format that this code doesn't know (:mod:`tasks.versions`) is left out, and one warning says so.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from tasks import keys
+from tasks import keys, versions
 from tasks.store import script_source
+from tasks.tolerant import read_or_warn
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 #: Seconds between two announcements of a child, and seconds that one counts.
 HEARTBEAT_S = 2.0
 TTL_S = 7
+#: All that the last release can read of a child: one field more, and its APIs answer 503. They read a key of
+#: their own, which goes when the last release drops what it doesn't know, as this one does.
+LAST_RELEASE_FIELDS = ("id", "worker", "pid", "model", "n_ctx", "slots", "busy", "work", "index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +66,47 @@ class Registry:
 
     def announce(self, child: Child) -> None:
         """Say that a child lives, for the next :data:`TTL_S` seconds."""
-        text = json.dumps(asdict(child))
-        self._announce(args=[keys.child(child.id), keys.CHILDREN, child.id, text, TTL_S])
+        known = {name: getattr(child, name) for name in LAST_RELEASE_FIELDS}
+        texts = [keys.heartbeat(child.id), _text(asdict(child)), keys.child(child.id), _text(known)]
+        self._announce(args=[keys.CHILDREN, child.id, TTL_S, *texts])
 
     def withdraw(self, child_id: str) -> None:
         """Say that a child is going."""
         with self._redis.pipeline() as pipe:
-            pipe.delete(keys.child(child_id))
+            pipe.delete(keys.heartbeat(child_id), keys.child(child_id))
             pipe.zrem(keys.CHILDREN, child_id)
             pipe.execute()
 
     def children(self) -> list[Child]:
         """The children alive, in order of their ids."""
-        ids = cast("list[bytes]", self._redis.zrange(keys.CHILDREN, 0, -1))
+        ids = [each.decode() for each in cast("list[bytes]", self._redis.zrange(keys.CHILDREN, 0, -1))]
         if not ids:
             return []
-        found = cast("list[bytes | None]", self._redis.mget([keys.child(i.decode()) for i in ids]))
-        return sorted((Child(**json.loads(raw)) for raw in found if raw), key=lambda child: child.id)
+        names = [*map(keys.heartbeat, ids), *map(keys.child, ids)]
+        found = cast("list[bytes | None]", self._redis.mget(names))
+        pairs = zip(found[: len(ids)], found[len(ids) :], strict=True)
+        return read_children(text for each in pairs if (text := each[0] or each[1]))
 
     def add_model(self, model: ServedModel) -> None:
         """Make a model known; it stays so when its workers go, so that its requests may wait for them."""
-        self._redis.hset(keys.MODELS, model.name, json.dumps(asdict(model)))
+        self._redis.hset(keys.MODELS, model.name, _text(asdict(model)))
 
     def models(self) -> dict[str, ServedModel]:
         """Every model known, by name."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(keys.MODELS))
-        return {name.decode(): ServedModel(**json.loads(value)) for name, value in raw.items()}
+        return {model.name: model for value in raw.values() if (model := read_model(value))}
+
+
+def read_children(texts: Iterable[bytes]) -> list[Child]:
+    """The children that registrations describe, in order of their ids."""
+    found = (read_or_warn(Child, text, "child", versions.REGISTRATION) for text in texts)
+    return sorted((child for child in found if child), key=lambda child: child.id)
+
+
+def read_model(text: bytes) -> ServedModel | None:
+    """The model that a description is of."""
+    return read_or_warn(ServedModel, text, "model", versions.REGISTRATION)
+
+
+def _text(raw: dict[str, Any]) -> str:
+    return json.dumps(versions.written(versions.REGISTRATION) | raw)

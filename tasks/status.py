@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tasks import keys
-from tasks.messages import End, State, end_from_dict
+from tasks import keys, versions
+from tasks.messages import End, State
 from tasks.queue import PRIORITY_LISTS
-from tasks.registry import Child, ServedModel
+from tasks.registry import Child, ServedModel, read_children, read_model
 from tasks.store import script_source
+from tasks.tolerant import read_or_warn
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -82,15 +82,15 @@ class StatusReader:
         time, models, waiting, children, running, totals, recent = reply
         by_model = Counter(_text(model) for model, _ in running)
         by_child = Counter(_text(child) for _, child in running)
-        served = [ServedModel(**json.loads(raw)) for raw in models[1::2]]
-        loads = [ModelLoad(m, n, by_model[m.name]) for m, n in zip(served, waiting, strict=True)]
-        found = [Child(**json.loads(raw)) for raw in children]
+        served = zip(map(read_model, models[1::2]), waiting, strict=True)
+        loads = [ModelLoad(model, num, by_model[model.name]) for model, num in served if model]
+        ended = (read_or_warn(Finished, raw, "finished request", versions.EVENT) for raw in recent)
         return Status(
             time=float(time),
             models=tuple(sorted(loads, key=lambda load: load.model.name)),
-            children=tuple(ChildLoad(c, by_child[c.id]) for c in sorted(found, key=lambda c: c.id)),
+            children=tuple(ChildLoad(child, by_child[child.id]) for child in read_children(children)),
             totals=_totals(zip(totals[::2], totals[1::2], strict=True)),
-            recent=tuple(_finished(json.loads(raw)) for raw in recent),
+            recent=tuple(request for request in ended if request),
         )
 
 
@@ -129,8 +129,3 @@ def _totals(pairs: Iterable[tuple[bytes, bytes]]) -> Totals:
     refused = {k.removeprefix(_REFUSED): n for k, n in counts.items() if k.startswith(_REFUSED)}
     requests = {state: counts[state] for state in State if state in counts}
     return Totals(requests, refused, counts.get(_GENERATED, 0))
-
-
-def _finished(raw: dict[str, Any]) -> Finished:
-    end = end_from_dict(raw.pop("end"))
-    return Finished(**raw, end=end)

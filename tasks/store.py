@@ -14,7 +14,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 
-from tasks import keys
+from tasks import keys, versions
 from tasks.line import Line
 from tasks.messages import End, ErrorCode, Event, GenerateRequest, State
 
@@ -28,7 +28,10 @@ ACCEPTING = ("submit", "push")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a request without its log; times are Redis's clock in Unix seconds."""
+    """What is known of a request without its log; times are Redis's clock in Unix seconds.
+
+    ``raw``: the request as JSON, of the format ``version``.
+    """
 
     id: str
     state: State
@@ -36,7 +39,14 @@ class Record:
     created: float
     attempt: int
     seq: int
-    request: GenerateRequest
+    raw: bytes
+    version: int = 1
+
+    @property
+    def request(self) -> GenerateRequest:
+        """What was asked. Raises :class:`tasks.versions.UnsupportedVersionError`."""
+        versions.check(f"request {self.id}", {versions.FIELD: self.version}, versions.REQUEST)
+        return GenerateRequest.from_json(self.raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,7 @@ class Submission:
         limit = "" if request.timeout_s is None else request.timeout_s
         name, fingerprint = ("", "") if key is None else (keys.named(key.digest), key.fingerprint)
         head = [request.id, request.to_json(), request.model, self.watch, self.queue_timeout_s]
-        return [*head, limit, name, fingerprint]
+        return [*head, limit, name, fingerprint, request.version]
 
     @property
     def num_waiting(self) -> int | None:
@@ -154,11 +164,13 @@ class RequestStore:
     Args:
         redis: a client with ``decode_responses=False``.
         result_ttl_s: seconds that a finished request's record and log are kept.
+        known: the newest format of requests that may be claimed.
     """
 
-    def __init__(self, redis: Redis, result_ttl_s: int = 3600) -> None:
+    def __init__(self, redis: Redis, result_ttl_s: int = 3600, known: int = versions.REQUEST) -> None:
         self.redis = redis
         self._ttl = result_ttl_s
+        self._known = known
 
     # ---- the API's side -------------------------------------------------------------------------
 
@@ -174,7 +186,8 @@ class RequestStore:
             created=float(raw[b"created"]),
             attempt=int(raw[b"attempt"]),
             seq=int(raw[b"seq"]),
-            request=GenerateRequest.from_json(raw[b"request"]),
+            raw=raw[b"request"],
+            version=int(raw.get(b"v", 1)),
         )
 
     def watch(self, request_id: str, channel: str) -> State | None:
@@ -183,7 +196,11 @@ class RequestStore:
         return None if state is None else State(state.decode())
 
     def read_log(self, request_id: str, after: int = 0) -> list[Event]:
-        """The events numbered above ``after``, in order."""
+        """The events numbered above ``after``, in order.
+
+        Raises:
+            tasks.versions.UnsupportedVersionError: a newer process wrote one of them.
+        """
         entries = cast(
             "list[tuple[bytes, dict[bytes, bytes]]]",
             self.redis.xrange(keys.log(request_id), min=f"{after + 1}-0"),
@@ -252,15 +269,18 @@ class RequestStore:
 
         Raises:
             SuspectError: it has at least ``suspect_from`` of them; it is not claimed.
+            tasks.versions.UnsupportedVersionError: it is for a newer worker; it is not claimed.
         """
         fence = fence or new_fence()
         suspects = "" if suspect_from is None else suspect_from
-        args: list[Any] = [request_id, child_id, max_attempts, self._ttl, fence, suspects]
+        args: list[Any] = [request_id, child_id, max_attempts, self._ttl, fence, suspects, self._known]
         reply = cast("list[Any]", self._claim(args=args))
         if not reply:
             return None
         if reply == [0]:
             raise SuspectError(request_id)
+        if reply[0] < 0:
+            raise versions.UnsupportedVersionError(f"request {request_id}", -reply[0], self._known)
         attempt, request, queue_ms, age_ms, first_ms, seq = reply
         first = float(first_ms)
         return Claim(
@@ -329,7 +349,7 @@ def script_source(name: str) -> str:
 def _append_args(item: Append) -> Iterable[Any]:
     if item.is_silent:
         return (item.id, item.attempt, item.seq, "", 0, "", "", "", item.fence)
-    event = {"t": item.text, "k": item.tokens}
+    event = {**versions.written(versions.EVENT), "t": item.text, "k": item.tokens}
     return (
         item.id,
         item.attempt,

@@ -6,6 +6,7 @@ What it changes, for queues named ``inference.*`` only where a queue is concerne
   the same step, once per request;
 - a message is taken and leased to its worker in one step, by Redis's clock, and runs elsewhere soon after
   the worker's death (``visibility_timeout`` is the lease; :mod:`tasks.steps` renews it);
+- a message of a newer format than this code knows stays in its place, for a worker that knows it;
 - a dropped connection puts nothing back, since the children still run it;
 - what is put back goes to the head of the line, with a new delivery tag, so that a worker which lost its
   lease can't acknowledge the next delivery.
@@ -30,9 +31,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from tasks import versions
 from tasks.keys import PREFIX
 from tasks.reserved import QoS, request_id, tag_of
 from tasks.store import Submission, script_source
+from tasks.tolerant import warn_once
 
 if TYPE_CHECKING:
     from redis.commands.core import Script
@@ -130,12 +133,14 @@ class Scripts:
 class Channel(kombu_redis.Channel):  # type: ignore[misc]
     """A channel to one Redis."""
 
-    from_transport_options = (*kombu_redis.Channel.from_transport_options, "queue_limit")
+    from_transport_options = (*kombu_redis.Channel.from_transport_options, "queue_limit", "known_version")
     QoS = QoS
     #: A pipeline of plain pushes would bypass the cap.
     supports_batch_publish = False
     #: Requests that may wait in a queue; ``None``: any number.
     queue_limit: int | None = None
+    #: The newest format of requests whose messages are taken.
+    known_version: int = versions.REQUEST
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -247,9 +252,9 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
     def _take(self) -> bool:
         queues = [] if self._closing else self._queue_cycle.consume(len(self.active_queues))
         for queue in queues:
-            args = [self.unacked_index_key, self.unacked_key]
-            text = cast("bytes | None", self.scripts.take(keys=self._lists(queue), args=args))
-            if text is not None:
+            args = [self.unacked_index_key, self.unacked_key, self.known_version]
+            text = self._taken_of(self.scripts.take(keys=self._lists(queue), args=args))
+            if text:
                 self._queue_cycle.rotate(queue)
                 message = loads(text)
                 self.taken = message["properties"]["delivery_tag"]
@@ -257,11 +262,25 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
                 return True
         raise Empty
 
+    def _taken_of(self, reply: Any) -> bytes | None:
+        """The message in the answer of ``take.lua``, if there is one; says what was left to newer workers."""
+        if not isinstance(reply, list):
+            return cast("bytes | None", reply)
+        text, passed, version = reply
+        warn_once(
+            f"Request {passed.decode()} has format version {version.decode()}, and this worker knows "
+            f"versions up to {self.known_version}: it stays in the queue for a worker of a newer release"
+        )
+        return cast("bytes", text)
+
 
 class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[misc]
     """A channel to the master that Sentinel names."""
 
-    from_transport_options = (*kombu_redis.SentinelChannel.from_transport_options, "queue_limit", "sentinels")
+    from_transport_options = (
+        *kombu_redis.SentinelChannel.from_transport_options,
+        *("queue_limit", "known_version", "sentinels"),
+    )
     #: Host and port of every Sentinel.
     sentinels: list[tuple[str, int]]
 

@@ -10,11 +10,12 @@ from flask import Blueprint, Response, jsonify, request
 from service import access, sse
 from service.answers import Answer
 from service.connection import ClientGoneError
-from service.errors import ApiError, bad_request
+from service.errors import ApiError, bad_request, newer_format
 from service.jobs import Jobs
 from service.routes import exchange
 from service.runtime import Runtime
 from tasks.store import Record
+from tasks.versions import UnsupportedVersionError
 
 
 def blueprint(runtime: Runtime) -> Blueprint:
@@ -58,6 +59,8 @@ def _described(jobs: Jobs, record: Record) -> dict[str, Any]:
             answer = Answer.to(record.request, record.created).whole(jobs.store.read_log(record.id))
         except ApiError as failed:
             error = failed.body["error"]
+        except UnsupportedVersionError as newer:
+            error = newer_format(newer).body["error"]
     return {
         "id": record.id,
         "object": "inference.request",

@@ -1,5 +1,6 @@
--- Say that a child lives. ARGV: its key, set of the children, id, description, seconds that this counts.
+-- Say that a child lives. ARGV: set of the children, its id, seconds that this counts, then its keys, each with the
+-- description to keep there.
 local t = now()
-redis.call('SET', ARGV[1], ARGV[4], 'EX', ARGV[5])
-redis.call('ZADD', ARGV[2], t + tonumber(ARGV[5]), ARGV[3])
-redis.call('ZREMRANGEBYSCORE', ARGV[2], '-inf', t)
+for i = 4, #ARGV, 2 do redis.call('SET', ARGV[i], ARGV[i + 1], 'EX', ARGV[3]) end
+redis.call('ZADD', ARGV[1], t + tonumber(ARGV[3]), ARGV[2])
+redis.call('ZREMRANGEBYSCORE', ARGV[1], '-inf', t)

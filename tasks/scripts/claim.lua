@@ -1,13 +1,14 @@
 -- A child takes a request: attempt number up by one, unless it is over, too late or out of attempts. Asked again with
 -- the same word, since the first answer may have been lost on the way, it gets the same answer.
 -- ARGV: id, child id, deaths at most, time to live of a result (s), a word of the child's own for this attempt,
--- deaths from which it is a suspect and not taken ('' if it is taken all the same).
--- Returns {} when there is nothing to do, {0} for a suspect, else
+-- deaths from which it is a suspect and not taken ('' if it is taken all the same), the newest format of requests that
+-- the child knows (missing: any).
+-- Returns {} when there is nothing to do, {0} for a suspect, {-format} for one of a newer format, else
 -- {attempt, request, queue_ms, ms since creation, ms from creation to the first token or -1, seq}.
 local id, child, max_deaths, ttl, fence = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local key, t = record_of(id), now()
 local r = redis.call('HMGET', key, 'state', 'attempt', 'request', 'created', 'claimed', 'first', 'seq', 'model',
-  'queue_timeout', 'deaths', 'time_limit', 'fence')
+  'queue_timeout', 'deaths', 'time_limit', 'fence', 'v')
 local state, attempt, created, limit = r[1], tonumber(r[2]), tonumber(r[4]), r[11]
 
 local function answer(claimed)
@@ -17,6 +18,7 @@ end
 
 if state ~= 'queued' and state ~= 'running' then return {} end
 if state == 'running' and r[12] == fence then return answer(tonumber(r[5])) end
+if ARGV[7] and tonumber(r[13] or 1) > tonumber(ARGV[7]) then return { -tonumber(r[13]) } end
 local deaths = tonumber(r[10] or 0)
 if ARGV[6] and ARGV[6] ~= '' and deaths >= tonumber(ARGV[6]) then return { 0 } end
 redis.call('PUBLISH', P .. 'freed', r[8])

@@ -2,7 +2,8 @@
 -- by its id or by its Idempotency-Key.
 -- KEYS: the queue's lists by priority, the first of the queue's own name.
 -- ARGV: cap (0: none), index of the list, message, its delivery tag; then id, request as JSON, model, watch, queue
--- timeout (s), time limit (s, '' if none), name under which its key is kept ('' if none), fingerprint of what was asked.
+-- timeout (s), time limit (s, '' if none), name under which its key is kept ('' if none), fingerprint of what was asked,
+-- version of the request's format.
 -- Returns {id, 1 if accepted or 0 if it was there, state, time created}, {} when the key stands for something else,
 -- {-(waiting + 1)} when the queue is full.
 local cap, list, message, tag = tonumber(ARGV[1]), KEYS[tonumber(ARGV[2])], ARGV[3], ARGV[4]
@@ -26,7 +27,7 @@ if full then return { full } end
 local key, t = record_of(id), now()
 local created = string.format('%.6f', t)
 redis.call('HSET', key, 'state', 'queued', 'request', ARGV[6], 'model', ARGV[7], 'watch', ARGV[8],
-  'queue_timeout', timeout, 'created', created, 'attempt', 0, 'seq', 0, 'tokens', 0,
+  'v', ARGV[13], 'queue_timeout', timeout, 'created', created, 'attempt', 0, 'seq', 0, 'tokens', 0,
   'list', list, 'message', message, 'tag', tag)
 local latest = t + tonumber(timeout)
 if limit ~= '' then

@@ -1,16 +1,43 @@
 -- Take the next message of a queue and lease it, in one step: nothing can be lost between the two.
--- KEYS: the queue's lists by priority, the first of the queue's own name. ARGV: leases, unacked hash.
--- Returns the message, or nil when none waits.
-for i = 1, #KEYS do
-  local message = redis.call('RPOP', KEYS[i])
-  if message then
-    local properties = cjson.decode(message).properties
-    local info = properties.delivery_info
-    redis.call('ZADD', ARGV[1], now(), properties.delivery_tag)
-    -- kombu's entry is a JSON list of the message, the exchange and the routing key.
-    redis.call('HSET', ARGV[2], properties.delivery_tag,
-      '[' .. message .. ',' .. cjson.encode(info.exchange) .. ',' .. cjson.encode(info.routing_key) .. ']')
-    if redis.call('EXISTS', unpack(KEYS)) > 0 then ring(KEYS[1]) end
-    return message
+-- KEYS: the queue's lists by priority, the first of the queue's own name. ARGV: leases, unacked hash, the newest format
+-- of messages that the worker knows (missing: any). Those of newer formats keep their places, for workers that know them.
+-- Returns the message, or nil when there is none; and where others were passed over, {message or '', id and format of
+-- the first of them}.
+local LOOK_AT = 1000
+local known, passed = tonumber(ARGV[3]), nil
+
+local function format_of(headers)
+  if headers.v == nil then return 1 end
+  return tonumber(headers.v) or math.huge
+end
+
+local function take_from(list)
+  for i = -1, -math.min(redis.call('LLEN', list), LOOK_AT), -1 do
+    local message = redis.call('LINDEX', list, i)
+    local decoded = cjson.decode(message)
+    local headers = decoded.headers or {}
+    if not known or format_of(headers) <= known then
+      if i == -1 then redis.call('RPOP', list) else redis.call('LREM', list, -1, message) end
+      return message, decoded.properties
+    end
+    passed = passed or { tostring(headers.id), tostring(format_of(headers)) }
   end
 end
+
+local function lease(message, properties)
+  local info = properties.delivery_info
+  redis.call('ZADD', ARGV[1], now(), properties.delivery_tag)
+  -- kombu's entry is a JSON list of the message, the exchange and the routing key.
+  redis.call('HSET', ARGV[2], properties.delivery_tag,
+    '[' .. message .. ',' .. cjson.encode(info.exchange) .. ',' .. cjson.encode(info.routing_key) .. ']')
+  if redis.call('EXISTS', unpack(KEYS)) > 0 then ring(KEYS[1]) end
+end
+
+for i = 1, #KEYS do
+  local message, properties = take_from(KEYS[i])
+  if message then
+    lease(message, properties)
+    return passed and { message, unpack(passed) } or message
+  end
+end
+return passed and { '', unpack(passed) }
