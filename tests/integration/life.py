@@ -51,12 +51,13 @@ class Life:
         watch: str = "",
         queue_timeout_s: float = 60.0,
         key: Key | None = None,
+        kind: type[GenerateRequest] = GenerateRequest,
         **fields: Any,
     ) -> Submission:
-        request = GenerateRequest(id=request_id, model=MODEL, **{"prompt": "x", **fields})
+        request = kind(id=request_id, model=MODEL, **{"prompt": "x", **fields})
         submission = Submission(request, watch, queue_timeout_s, key)
         tag = next(self._tags)
-        message = json.dumps(_message(request_id, tag))
+        message = json.dumps(_message(request_id, tag, request.version))
         reply = self._submit(keys=[LIST], args=[cap, 1, message, tag, *submission.args()])
         submission.reply = cast("list[Any]", reply)
         return submission
@@ -67,9 +68,12 @@ class Life:
 
     # ---- the worker's side ----------------------------------------------------------------------
 
-    def take(self) -> Taken | None:
-        text = cast("bytes | None", self._take(keys=[LIST], args=[keys.LEASES, keys.UNACKED]))
-        if text is None:
+    def take(self, known: int | None = None) -> Taken | None:
+        """Reserve the next message of a format up to ``known``; ``None``: of any."""
+        args = [keys.LEASES, keys.UNACKED, *([] if known is None else [known])]
+        reply = self._take(keys=[LIST], args=args)
+        text = cast("bytes | None", reply[0] if isinstance(reply, list) else reply)
+        if not text:
             return None
         message = json.loads(text)
         return Taken(message["headers"]["id"], message["properties"]["delivery_tag"], message)
@@ -137,10 +141,10 @@ class Life:
         return [json.loads(entry)[0]["headers"]["id"] for entry in entries]
 
 
-def _message(request_id: str, tag: str) -> dict[str, Any]:
+def _message(request_id: str, tag: str, version: int = 1) -> dict[str, Any]:
     info = {"exchange": "", "routing_key": LIST}
     return {
         "body": "",
-        "headers": {"id": request_id},
+        "headers": {"id": request_id, "v": version},
         "properties": {"delivery_tag": tag, "delivery_info": info},
     }

@@ -13,6 +13,9 @@ settings = WorkerSettings()
 app = create_app(settings)
 app.conf.update(imports=())
 app.conf.broker_transport_options["client_name"] = "worker"
+#: A worker of a later release, where a test wants one.
+if known := os.environ.get("TEST_KNOWN_VERSION"):
+    app.conf.broker_transport_options["known_version"] = int(known)
 #: What a child would note, where a test says what steps cost.
 app.step_costs.write(os.environ.get("TEST_STEP_COSTS", "").encode())
 
