@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -43,6 +43,14 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class Checkout:
+    """Code that a process runs: its folder, this process's own if ``None``, and variables that it needs."""
+
+    folder: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Running:
     """A claimed request: which child has it, and which attempt that is."""
 
@@ -52,10 +60,16 @@ class Running:
 
 
 class Cluster:
-    """``valkey``, and by name ``workers``, ``apis``, and ``proxies``: the way of each to Valkey."""
+    """``valkey``, and by name ``workers``, ``apis``, and ``proxies``: the way of each to Valkey.
 
-    def __init__(self, root: Path, model: Path, sizes: Sizes) -> None:
+    ``checkouts``: by name of a worker or an API, the code that it runs; default: this process's.
+    """
+
+    def __init__(
+        self, root: Path, model: Path, sizes: Sizes, checkouts: Mapping[str, Checkout] | None = None
+    ) -> None:
         self.root, self.model, self.sizes = root, model, sizes
+        self._checkouts = checkouts or {}
         self._lock = (root / "lock").open("w")
         self._keeper = KeeperLink(self._lock.fileno())
         self.valkey_port, password = free_port(), secrets.token_hex(8)
@@ -218,10 +232,8 @@ class Cluster:
         }
         arguments = [*_options(given), "--oversubscribe", *options]
         # Several hosts share these cores: a thread that waits for another one must not hold its own.
-        env = {**clean_environment(), "OMP_WAIT_POLICY": "passive"}
-        return Process(
-            name, (*prefix, *COMMAND, "worker", *arguments), env, self.root / f"{name}.log", self._keeper
-        )
+        env = {"OMP_WAIT_POLICY": "passive"}
+        return self.make_process(name, (*prefix, *COMMAND, "worker", *arguments), env)
 
     def _api(self, name: str) -> Process:
         given = {
@@ -232,10 +244,14 @@ class Cluster:
             **self._shared(),
         }
         # Of a folder of ours, so that one that is killed leaves nothing behind elsewhere.
-        env = {**clean_environment(), "PROMETHEUS_MULTIPROC_DIR": str(self.root / f"{name}.metrics")}
-        return Process(
-            name, (*COMMAND, "api", *_options(given)), env, self.root / f"{name}.log", self._keeper
-        )
+        env = {"PROMETHEUS_MULTIPROC_DIR": str(self.root / f"{name}.metrics")}
+        return self.make_process(name, (*COMMAND, "api", *_options(given)), env)
+
+    def make_process(self, name: str, command: tuple[str, ...], env: Mapping[str, str]) -> Process:
+        """A process of the cluster, not started yet; ``env`` is what it needs beside a clean environment."""
+        code, log = self._checkouts.get(name, Checkout()), self.root / f"{name}.log"
+        variables = {**clean_environment(), **env, **code.env}
+        return Process(name, command, variables, log, self._keeper, code.folder)
 
     def _shared(self) -> dict[str, object]:
         return {
@@ -255,9 +271,11 @@ def _names(letter: str, count: int) -> list[str]:
 
 
 @contextmanager
-def cluster(root: Path, model: Path, sizes: Sizes | None = None) -> Iterator[Cluster]:
+def cluster(
+    root: Path, model: Path, sizes: Sizes | None = None, checkouts: Mapping[str, Checkout] | None = None
+) -> Iterator[Cluster]:
     """A cluster that is ready, and gone afterwards."""
-    made = Cluster(root, model, sizes or Sizes())
+    made = Cluster(root, model, sizes or Sizes(), checkouts)
     try:
         made.heal()
         yield made

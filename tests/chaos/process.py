@@ -21,6 +21,7 @@ class Process:
     Attributes:
         log: file that its output is appended to, over all its lives.
         keeper: ends it when the tests are killed themselves.
+        cwd: folder that it is started in; Python looks there first. Default: this process's.
         num_starts: how many lives it has had.
     """
 
@@ -29,6 +30,7 @@ class Process:
     env: Mapping[str, str]
     log: Path
     keeper: KeeperLink
+    cwd: Path | None = None
     num_starts: int = 0
     _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -39,6 +41,7 @@ class Process:
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 self.command,
+                cwd=self.cwd,
                 env=dict(self.env),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -70,7 +70,7 @@ class Life:
 
     def take(self, known: int | None = None) -> Taken | None:
         """Reserve the next message of a format up to ``known``; ``None``: of any."""
-        args = [keys.LEASES, keys.UNACKED, *([] if known is None else [known])]
+        args = [keys.LEASES, keys.UNACKED, *([] if known is None else [str(known)])]
         reply = self._take(keys=[LIST], args=args)
         text = cast("bytes | None", reply[0] if isinstance(reply, list) else reply)
         if not text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from threading import Event, Lock
@@ -18,6 +19,7 @@ from tasks.run import Run
 from tasks.settings import WorkerSettings
 from tasks.store import Claim
 from tests.integration.life import MAX_ATTEMPTS, Life
+from tests.newer import NewerRequest
 
 pytestmark = pytest.mark.integration
 
@@ -87,6 +89,20 @@ def test_run_that_is_handed_back_ends_its_task_so(life: Life) -> None:
     with pytest.raises(HandedBackError):
         child.run("late")
     assert life.state("late") is State.QUEUED
+
+
+def test_request_of_a_newer_format_is_handed_back_unclaimed(
+    life: Life, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.child.NEWER_PAUSE_S", 0.0)
+    life.accept("r", kind=NewerRequest)
+    with caplog.at_level(logging.WARNING), pytest.raises(HandedBackError):
+        Child(life).run("r")
+    assert (life.state("r"), life.record("r").attempt) == (State.QUEUED, 0)
+    assert [
+        "request r has format version 99, and this process knows versions up to 1" in text
+        for text in caplog.messages
+    ] == [True]
 
 
 def test_request_that_can_not_be_started_ends_with_an_error(life: Life) -> None:
