@@ -109,7 +109,7 @@ def shutting_down() -> ApiError:
 
 def newer_format(error: UnsupportedVersionError) -> ApiError:
     """A newer process wrote what this one would have to read; the newer APIs can."""
-    message = f"{error}. Ask again: another API process may know it, and the request goes on meanwhile."
+    message = f"{error}. Ask another API process, or this one again when it is upgraded."
     return ApiError(503, "unsupported_version", message, retry_after_s=STORE_RETRY_S, was_accepted=True)
 
 

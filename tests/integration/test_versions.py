@@ -69,6 +69,9 @@ def test_newer_request_is_passed_over_and_keeps_its_place(life: Life) -> None:
     assert [each.id for each in taken if each] == ["a", "c", "d"]
     assert life.waiting() == ["b"]
     assert life.reserved() == ["a", "c", "d"]
+    life.redis.delete("inference:bell:inference.m")
+    assert life.take(known=1) is None
+    assert not life.redis.exists("inference:bell:inference.m")  # who has looked in vain wakes nobody
     found = life.take(known=NEWER)
     assert found is not None
     assert found.id == "b"
