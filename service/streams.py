@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from service.errors import ApiError, newer_format
 from tasks.messages import End, ErrorCode, Event, Failure, State
+from tasks.tolerant import UnreadableError
 from tasks.versions import FIELD, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -196,13 +197,15 @@ class Listener:
 
     def _in_order(self, raw: Iterable[dict[str, Any]]) -> list[Event]:
         events = []
-        for item in raw:
-            event = Event.from_dict(item)
-            if event.seq == self.seq + 1:
-                events.append(self._accept(event))
-            elif event.seq > self.seq:
-                self._must_read = True
-                break
+        try:
+            for event in map(Event.from_dict, raw):
+                if event.seq == self.seq + 1:
+                    events.append(self._accept(event))
+                elif event.seq > self.seq:
+                    self._must_read = True
+                    break
+        except UnreadableError:  # whatever it was, the log has the events
+            self._must_read = True
         return events
 
     def _accept(self, event: Event) -> Event:

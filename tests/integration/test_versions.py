@@ -252,6 +252,21 @@ def test_stream_takes_events_with_unknown_fields(valkey_url: str, api: Api, scri
     assert any('"more"' in line for line in lines)
 
 
+def test_stream_goes_on_after_what_can_not_be_read(
+    valkey_url: str, api: Api, scripted: ScriptedWorker
+) -> None:
+    known = set(scripted.held)
+    asked = api.later(api.complete, "hold")
+    [request_id] = wait_until(lambda: set(scripted.held) - known)
+    with Redis.from_url(valkey_url) as client:
+        watch = cast("bytes", client.hget(keys.record(request_id), "watch")).decode()
+        for text in ("no JSON", "[[1]]", "5", json.dumps([[request_id, "no event"]])):
+            client.publish(watch, text)
+    scripted.say(request_id, "two")
+    scripted.finish(request_id, 2)
+    assert asked.result(timeout=30).json()["choices"][0]["text"] == "onetwo"
+
+
 def test_stream_ends_with_an_error_at_an_event_of_a_newer_format(
     valkey_url: str, api: Api, scripted: ScriptedWorker
 ) -> None:

@@ -6,7 +6,7 @@ import random
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -71,6 +71,24 @@ def test_events_come_in_order_without_reading_the_log() -> None:
         box.put(raw(event(seq)))
     assert listener.take() == [event(1), event(2), event(3)]
     assert log.num_reads == 0
+
+
+def test_what_can_not_be_read_is_looked_up_in_the_log() -> None:
+    log = FakeLog([event(1), event(2)])
+    box, listener = listening(log)
+    for item in (raw(event(1)), "no event", raw(event(2))):
+        box.put(cast("dict[str, Any]", item))
+    assert listener.take() == [event(1), event(2)]
+    assert log.num_reads == 1
+
+
+def test_an_event_of_a_newer_format_is_an_error_that_names_it() -> None:
+    box, listener = listening(FakeLog())
+    listener.pass_on(lambda _seq, _text: True)
+    box.put({"v": 99, "number": 1})
+    with pytest.raises(ApiError, match="format version 99") as failed:
+        listener.take()
+    assert (failed.value.status, failed.value.code) == (503, "unsupported_version")
 
 
 def test_repeats_are_dropped() -> None:
