@@ -14,6 +14,7 @@ from tasks.engine import known
 from tasks.engine.cores import CorePool
 from tasks.engine.cost_table import CostTable
 from tasks.engine.costs import StepCosts
+from tasks.engine.kernels import kept
 from tasks.engine.measure import BUDGET_S, measure
 from tasks.engine.model import Row
 from tasks.shared import CAPACITY, SharedNote
@@ -72,7 +73,7 @@ def test_a_childs_note_is_read_by_its_parent():
 def context(tmp_path: Path) -> Any:
     path = tmp_path / "model.gguf"
     path.touch()
-    return SimpleNamespace(model=SimpleNamespace(path=path), slots=8, n_ctx=64)
+    return SimpleNamespace(model=SimpleNamespace(path=path, kernels=None), slots=8, n_ctx=64)
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], li
         return TABLE, True
 
     monkeypatch.setattr(known, "measure", fake)
-    monkeypatch.setattr(known, "user_cache_path", lambda _: tmp_path / "file" / "folder")
+    monkeypatch.setattr(kept, "user_cache_path", lambda _: tmp_path / "file" / "folder")
     return lambda: log.read_text().splitlines()
 
 
@@ -105,7 +106,7 @@ def test_of_children_that_start_together_one_measures_for_all(context, measured)
 
 
 def test_the_first_starts_measure_and_of_each_size_the_quickest_is_kept(context, monkeypatch, tmp_path):
-    monkeypatch.setattr(known, "user_cache_path", lambda _: tmp_path / "cache")
+    monkeypatch.setattr(kept, "user_cache_path", lambda _: tmp_path / "cache")
     tables = [((1, 8.0), (4, 20.0)), ((1, 5.0), (4, 30.0)), ((1, 9.0), (2, 9.0), (4, 25.0))]
     left = [CostTable(((1, StepCosts(decode, 1.0)),)) for decode in tables]
     monkeypatch.setattr(known, "measure", lambda *_: (left.pop(0), True))
@@ -125,7 +126,7 @@ def test_the_first_starts_measure_and_of_each_size_the_quickest_is_kept(context,
 
 
 def test_what_a_busy_machine_gave_is_not_kept(context, monkeypatch, tmp_path):
-    monkeypatch.setattr(known, "user_cache_path", lambda _: tmp_path / "cache")
+    monkeypatch.setattr(kept, "user_cache_path", lambda _: tmp_path / "cache")
     monkeypatch.setattr(known, "measure", lambda *_: (TABLE, False))
     assert known.known_costs(context, CorePool(1, 4).member(0), SharedNote()) == TABLE
     assert not (tmp_path / "cache").exists()
