@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis import Redis
@@ -17,9 +19,11 @@ from service.metrics import LiveGauges, Metrics
 from service.places import Places
 from service.settings import ApiSettings
 from service.subscriber import Subscriber
+from tasks import last_words
 from tasks.broker import connect
 from tasks.celery import create_app as create_celery
 from tasks.janitor import Janitor
+from tasks.last_words import LastWords
 from tasks.queue import RequestQueue
 from tasks.registry import Registry
 from tasks.status import Refusals, StatusReader
@@ -51,6 +55,7 @@ class Runtime:
     status: StatusReader
     refusals: Refusals
     loops: tuple[Loop, ...]
+    read_last_words: Callable[[], list[LastWords]]
     draining: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -103,6 +108,7 @@ def build(settings: ApiSettings) -> Runtime:
             Loop("ping", Pinger(redis, metrics.pinged).step, PING_S),
             Loop("outcomes", outcomes.step, OUTCOME_PAUSE_S),
         ),
+        read_last_words=partial(last_words.read, redis),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, signals
 from celery.app.amqp import AMQP
@@ -14,8 +14,13 @@ from tasks.metrics import WORKER_LAYOUT
 from tasks.reserved import UNACKED_OPTIONS
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
 from tasks.shared import SharedNote
+from tasks.stage import Stages
 from tasks.tally import SharedTallies
 from tasks.transport import Connection
+
+if TYPE_CHECKING:
+    from tasks.memory import Need
+    from tasks.model_file import ModelFile
 
 #: Seconds until a command or a connection attempt that Redis does not answer is given up. A publish is tried
 #: twice.
@@ -42,6 +47,12 @@ class App(Celery):  # type: ignore[misc]
         if isinstance(settings, WorkerSettings):
             self.tallies = SharedTallies(WORKER_LAYOUT)
             self.step_costs = SharedNote()
+            self.stages = Stages()
+            #: Why no child could ever go on, by the first that found out.
+            self.refusal = SharedNote()
+            #: What the parent loaded, and the memory that all of it takes; set when it is known.
+            self.model_file: ModelFile | None = None
+            self.memory_need: Need | None = None
 
 
 def create_app(settings: BrokerSettings) -> App:
@@ -122,7 +133,7 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
         raise ValueError("a worker needs a model to serve: set --model or INFERENCE_MODEL to a GGUF file")
     shape = settings.shape
     return {
-        "imports": ("tasks.generate",),
+        "imports": ("tasks.entry",),
         "task_default_queue": queue_name(settings.served_name),
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -17,6 +18,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from tasks import last_words
 from tasks.attempts import attempt_observers
 from tasks.broker import connect
 from tasks.deliver import Deliverer
@@ -71,6 +73,7 @@ class Share:
         threads: how many threads it may compute with.
         tally: where it counts what it does.
         step_costs: where the first child to measure them notes for all what steps cost.
+        on_stage: notes for its parent what it is doing.
     """
 
     worker: str
@@ -79,6 +82,7 @@ class Share:
     threads: Threads
     tally: Tally
     step_costs: SharedNote
+    on_stage: Callable[[str], None] = lambda _: None
 
 
 class WorkerChild:
@@ -87,7 +91,7 @@ class WorkerChild:
     def __init__(self, settings: WorkerSettings, model: Model, share: Share) -> None:
         """Nothing is started yet."""
         self._settings, threads, worker = settings, share.threads, share.worker
-        client = connect(settings.redis_url, **REDIS_OPTIONS)
+        self._redis = client = connect(settings.redis_url, **REDIS_OPTIONS)
         self._store = RequestStore(client, settings.result_ttl)
         self._registry = Registry(client)
         on_append = partial(share.tally.observe, "append")
@@ -125,10 +129,11 @@ class WorkerChild:
             measure=measure if self._settings.step_shaping else None,
             # Without its engine a child is of no use: its death hands its requests on.
             on_crash=partial(os._exit, 70),
+            on_stage=share.on_stage,
         )
 
     def start(self) -> None:
-        """Make the context, then say so. Raises :class:`~tasks.engine.model.ModelError`."""
+        """Have the engine compute something, then say so. Raises what :meth:`Engine.start` raises."""
         self._engine.start()
         self._deliverer.start(self._engine.cancel)
         self._heart.start()
@@ -267,9 +272,11 @@ class WorkerChild:
         self._try(partial(self._registry.withdraw, self._card.id))
 
     def _introduce(self) -> None:
-        created = int(self._model.path.stat().st_mtime)
-        self._registry.add_model(ServedModel(self._card.model, self._card.n_ctx, created))
+        with suppress(OSError):  # a file that is gone has been introduced by an earlier child
+            created = int(self._model.path.stat().st_mtime)
+            self._registry.add_model(ServedModel(self._card.model, self._card.n_ctx, created))
         self._announce()
+        last_words.forget(self._redis, self._card.model)
 
     def _announce(self) -> None:
         self._registry.announce(replace(self._card, busy=self._engine.num_running, work=self._work.counts))

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -18,12 +19,17 @@ from celery.exceptions import Reject
 
 from tasks import logs
 from tasks.child import HandedBackError, Share, WorkerChild
+from tasks.crash_loop import HOPELESS
+from tasks.diagnosis import Circumstances, explain_refusal
+from tasks.ending import refuse_to_start
 from tasks.engine.cores import CorePool
 from tasks.engine.errors import ModelError
 from tasks.engine.kernels.choice import KernelSet
 from tasks.engine.kernels.proof import Shape, proven
 from tasks.engine.model import Model
+from tasks.memory import HeaderFacts, Need
 from tasks.messages import TASK_NAME
+from tasks.model_file import ModelFile
 from tasks.pool import TaskPool
 from tasks.settings import WorkerSettings
 from tasks.steps import HAND_BACK
@@ -45,6 +51,8 @@ class ProcessEngine:
         self._worker = "worker"
         self._slots = 1
         self._cores = CorePool(1, 1)
+        #: The process that ends the worker.
+        self.parent = os.getpid()
 
     def prepare(self, worker: Any) -> None:
         """In the worker's parent: settle slots, kernels and cores, and load the weights to share.
@@ -54,7 +62,7 @@ class ProcessEngine:
         """
         settings: WorkerSettings = worker.app.settings
         pool, shape = get_implementation(worker.pool_cls), settings.shape
-        self._worker = worker.hostname
+        self._worker, self.parent = worker.hostname, os.getpid()
         if issubclass(pool, TaskPool):
             self._slots = shape.slots
         elif issubclass(pool, Prefork):
@@ -62,10 +70,12 @@ class ProcessEngine:
         else:
             self._slots = worker.concurrency
         workers = worker.concurrency // self._slots
+        worker.app.model_file = ModelFile.at(_model_path(settings))
         self._kernels = self._proven(settings, workers)
         self._cores = CorePool(workers, shape.workers * shape.threads, self._kernels.threads)
         if settings.gpu_layers == 0:
             self._model = self._load(settings)
+            worker.app.memory_need = Need.of(HeaderFacts.of(self._model.describe()), settings)
         # What exists now is left alone by the children's collectors, which would else copy shared pages.
         gc.collect()
         gc.freeze()
@@ -74,9 +84,10 @@ class ProcessEngine:
         """The child, made on the first call. Raises :class:`~tasks.engine.model.ModelError`."""
         with self._lock:
             if self._child is None:
-                settings: WorkerSettings = current_app.settings
+                settings, share = current_app.settings, self._share()
+                share.on_stage("loading the model")
                 model = self._model or self._load(settings)
-                child = WorkerChild(settings, model, self._share())
+                child = WorkerChild(settings, model, share)
                 child.start()
                 self._model, self._child = model, child
             return self._child
@@ -89,7 +100,8 @@ class ProcessEngine:
             tally.add("restarts")
         tally.add("starts")
         threads, step_costs = self._cores.member(index), current_app.step_costs
-        return Share(self._worker, index, self._slots, threads, tally, step_costs)
+        on_stage = partial(current_app.stages.note, index)
+        return Share(self._worker, index, self._slots, threads, tally, step_costs, on_stage)
 
     def hand_back(self) -> None:
         """Have the child's requests continued elsewhere."""
@@ -140,6 +152,9 @@ def generate(request_id: str, *_: Any, **__: Any) -> None:
     try:
         with logs.bound(id=request_id):
             _engine.start().run(request_id)
+    except ModelError as error:
+        _refuse(error)
+        raise Reject(error, requeue=True) from None
     except HandedBackError as error:
         raise Reject(error, requeue=True) from None
 
@@ -149,7 +164,7 @@ def _on_worker_init(sender: Any, **_: Any) -> None:
     try:
         _engine.prepare(sender)
     except ModelError as error:
-        raise SystemExit(f"inference-server worker: {error}") from None
+        refuse_to_start(sender, explain_refusal(str(error), Circumstances.of(sender.app)))
 
 
 @signals.worker_process_init.connect(weak=False)
@@ -159,10 +174,18 @@ def _on_child_init(**_: Any) -> None:
     try:
         _engine.start()
     except ModelError as error:
-        # Every child would fail in the same way: end the worker, which names the reason.
-        logger.critical("%s", error)
-        os.kill(os.getppid(), signal.SIGQUIT)
+        _refuse(error)
+        raise SystemExit(HOPELESS) from None
+    except Exception:
+        # Celery would go on with a child that can run nothing.
+        logger.exception("this child can't start")
         raise SystemExit(1) from None
+
+
+def _refuse(error: ModelError) -> None:
+    """Every child would fail in the same way: have the worker end, which says why."""
+    current_app.refusal.write(explain_refusal(str(error), Circumstances.of(current_app)).encode())
+    os.kill(_engine.parent, signal.SIGQUIT)
 
 
 @signals.worker_process_shutdown.connect(weak=False)

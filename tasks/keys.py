@@ -25,6 +25,8 @@ RECENT = PREFIX + "recent"
 CHILDREN = PREFIX + "children"
 #: Name → description of every model that a worker has served (hash).
 MODELS = PREFIX + "models"
+#: Workers that ended because they could not go on, by the time their last words are forgotten (sorted set).
+LAST_WORDS = PREFIX + "last_words"
 #: Channel on which a place that became free is announced; the payload is the model's name.
 FREED = PREFIX + "freed"
 
@@ -62,3 +64,8 @@ def child(child_id: str) -> str:
 def heartbeat(child_id: str) -> str:
     """One child's registration, with all fields (JSON with a time to live)."""
     return f"{PREFIX}heartbeat:{child_id}"
+
+
+def last_words(worker: str) -> str:
+    """Why a worker ended (JSON with a time to live)."""
+    return f"{PREFIX}last_words:{worker}"

@@ -19,6 +19,8 @@ from kombu.asynchronous import get_event_loop
 from redis import RedisError
 
 from tasks.broker import connect
+from tasks.crash_loop import HOPELESS
+from tasks.ending import say_last_words
 from tasks.reserved import UNACKED_OPTIONS
 from tasks.store import script_source
 
@@ -75,7 +77,7 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
     """SIGTERM, SIGINT or SIGQUIT: take no more requests and let the running ones finish, for a bounded time.
 
     After ``drain_timeout`` seconds, or at a second signal, the rest is put back at the head of the line. The
-    worker ends with status 0 either way.
+    worker ends with status 0 either way, and with ``HOPELESS``, and at once, when no child can become ready.
     """
 
     requires = ("celery.worker.components:Pool",)
@@ -89,6 +91,7 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         """Take over the signals from Celery."""
         for name in ("SIGTERM", "SIGINT", "SIGQUIT"):
             platforms.signals[name] = self._on_signal
+        worker.pool.give_up = self.give_up
 
     def stop(self, worker: Any) -> None:
         """Nothing: the pool stops after this, and the time goes on until it has."""
@@ -97,7 +100,20 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         """The worker is stopping, perhaps by remote control."""
         self._begin()
 
+    def give_up(self, text: str) -> None:
+        """End because no child can become ready: say so, and put back what the worker holds."""
+        if self._deadline is not None:
+            return
+        say_last_words(self._worker.app.settings, self._worker.hostname, text)
+        state.should_stop = HOPELESS
+        self._begin(0.0)
+
     def _on_signal(self, signum: int, frame: Any) -> None:
+        refusal = self._worker.app.refusal.read()
+        if refusal and self._deadline is None:
+            self.give_up(refusal.decode())
+            _wake_loop()
+            return
         if self._deadline is not None:
             self._end_now()
             return
@@ -106,21 +122,19 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         state.should_stop = platforms.EX_OK
         # Here and not when the event loop has ended: the solo pool's task would come first.
         self._begin()
-        if (hub := get_event_loop()) is not None:
-            # By itself it looks a second later. From a thread, since this may have interrupted the hub.
-            _later(0, partial(hub.call_soon, bool))
+        _wake_loop()
 
-    def _begin(self) -> None:
+    def _begin(self, timeout: float | None = None) -> None:
         if self._deadline is not None:
             return
         # Told by remote control, Celery does not say so before the end; what is put back depends on it.
         if state.should_stop is None:
             state.should_stop = platforms.EX_OK
-        timeout = self._worker.app.settings.drain_timeout
+        timeout = self._worker.app.settings.drain_timeout if timeout is None else timeout
         logger.info("Stopping; %d requests have %g s to finish", len(held_requests()), timeout)
-        self._deadline = _later(timeout, self._give_up)
+        self._deadline = _later(timeout, self._hand_back)
 
-    def _give_up(self) -> None:
+    def _hand_back(self) -> None:
         """Have what still runs put back at the head of the line, with all that was generated delivered."""
         held = held_requests()
         if held:
@@ -142,7 +156,14 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         else:
             # Threads can't be ended, so the process is.
             _put_back(held)
-            os._exit(platforms.EX_OK)
+            os._exit(state.should_stop or platforms.EX_OK)
+
+
+def _wake_loop() -> None:
+    """Have the event loop look whether to stop; by itself it does a second later."""
+    if (hub := get_event_loop()) is not None:
+        # From a thread, since a signal may have interrupted the hub.
+        _later(0, partial(hub.call_soon, bool))
 
 
 def _later(seconds: float, action: Callable[[], None]) -> threading.Timer:

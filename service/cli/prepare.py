@@ -12,9 +12,16 @@ import click
 from service import models
 from service.cli.options import read_settings, variable
 from service.native import NativeError, ask
+from tasks.crash_loop import HOPELESS
 
 if TYPE_CHECKING:
     from tasks.settings import WorkerSettings
+
+
+class UnfitError(click.ClickException):
+    """It can't be served until something is changed; ends with the status that supervisors don't restart."""
+
+    exit_code = HOPELESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ def prepare_model() -> ModelFile:
 def _fetched() -> Path:
     path = models.default_model()
     if not path.is_file():
-        raise click.ClickException(
+        raise UnfitError(
             f"No model at {path}: run `inference-server model fetch`, or pass --model FILE.gguf."
         )
     return path
@@ -55,7 +62,7 @@ def _inspect(path: Path) -> dict[str, Any]:
     try:
         return ask("tasks.engine.inspect", str(path))
     except NativeError as error:
-        raise click.ClickException(str(error)) from None
+        raise UnfitError(str(error)) from None
 
 
 def _fit_context(n_ctx_train: int) -> None:

@@ -8,10 +8,10 @@ import sys
 import click
 
 from service.cli.options import SettingsCommand, read_settings, settings_options, variable
-from service.cli.prepare import prepare_model
+from service.cli.prepare import UnfitError, prepare_model
 from service.cli.voice import voice_for
 from service.settings import ApiSettings
-from service.supervisor.errors import ServiceError
+from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.local import running
 from service.supervisor.parts import Plan
 from service.supervisor.probe import local_url, require_free
@@ -34,6 +34,8 @@ def serve(verbose: bool) -> None:
     try:
         with Signals(STOPPING) as signals:
             _serve(signals, verbose)
+    except HopelessError as error:
+        raise UnfitError(str(error)) from error
     except ServiceError as error:
         raise click.ClickException(str(error)) from error
     if signals.num_stops > 1:

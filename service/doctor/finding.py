@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tasks.memory import mib
+
+__all__ = ["Finding", "Level", "mib"]
+
 
 class Level(StrEnum):
     """``PROBLEM``: something would not work. ``WARNING``: it works, but worse than it could."""
@@ -28,8 +32,3 @@ class Finding:
         """A problem or a warning where there is advice for one, else all is well."""
         level = Level.PROBLEM if problem else Level.WARNING if warning else Level.OK
         return cls(about, level, told, problem or warning)
-
-
-def mib(num_bytes: float) -> str:
-    """Bytes for people."""
-    return f"{num_bytes / 2**20:,.0f} MiB"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from flask import Blueprint, Response, jsonify
 
 from service.errors import ApiError
 from service.runtime import Runtime
+
+#: Workers at most whose last words ``/readyz`` repeats.
+MAX_TOLD = 3
 
 
 def blueprint(runtime: Runtime) -> Blueprint:
@@ -43,8 +47,14 @@ def _unready(runtime: Runtime) -> str | None:
     if not (runtime.catalog.snapshot.is_fresh and runtime.subscriber.is_ready):
         return "The request store (Redis) can't be reached."
     if not runtime.catalog.has_children():
-        return "No worker holds a model yet."
+        return " ".join(("No worker holds a model yet.", *_ended(runtime)))
     return None
+
+
+def _ended(runtime: Runtime) -> Iterator[str]:
+    """Which workers could not go on, the latest first, and what they said."""
+    for words in runtime.read_last_words()[:MAX_TOLD]:
+        yield f"Worker {words.worker} ended {words.age_s:.0f} s ago: {words.text}"
 
 
 def _model(runtime: Runtime, name: str) -> dict[str, Any]:

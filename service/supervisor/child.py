@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from service.supervisor.part import Part
+from tasks.crash_loop import HOPELESS
 
 if TYPE_CHECKING:
     from service.supervisor.keeper_link import KeeperLink
@@ -27,6 +28,7 @@ class Child:
         self.part = part
         self._keeper = keeper
         self._is_gone = False
+        self._started = time.monotonic()
         with part.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -44,6 +46,16 @@ class Child:
     def is_running(self) -> bool:
         """Whether the part's own process lives."""
         return self._process.poll() is None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it ended in a way that says: another one would end like this."""
+        return self._process.poll() == HOPELESS
+
+    def last_words(self) -> str:
+        """Why it can't go on: its one message, or else the end of what it wrote."""
+        told = self.part.last_words(time.monotonic() - self._started)
+        return told or f"The {self.death()}:\n{self.last_lines()}"
 
     def death(self) -> str:
         """How an ended part ended, in words."""

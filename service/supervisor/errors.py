@@ -3,3 +3,7 @@
 
 class ServiceError(Exception):
     """The text says what happened and what to do."""
+
+
+class HopelessError(ServiceError):
+    """A part ended that would end again in the same way, until something is changed."""

@@ -11,6 +11,10 @@ def _at_once() -> bool:
     return True
 
 
+def _nothing(_age_s: float) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One program of the service.
@@ -22,6 +26,8 @@ class Part:
         stop_timeout_s: seconds from SIGTERM to SIGKILL.
         told: what is happening until it is ready, for a person.
         is_ready: whether the next part may start; it must answer quickly and raise nothing.
+        last_words: what it has told others of why it can't go on, in the last so many seconds, or nothing;
+            it must answer quickly and raise nothing.
     """
 
     name: str
@@ -32,3 +38,4 @@ class Part:
     stop_timeout_s: float
     told: str
     is_ready: Callable[[], bool] = _at_once
+    last_words: Callable[[float], str] = _nothing

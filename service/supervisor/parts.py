@@ -11,6 +11,7 @@ from pathlib import Path
 from service.supervisor import valkey
 from service.supervisor.part import Part
 from service.supervisor.probe import answers_200
+from service.supervisor.words import words_of
 
 #: Seconds a part gets to end by itself when its drain is over, before SIGKILL.
 _MARGIN_S = 10.0
@@ -81,14 +82,16 @@ def _valkey(plan: Plan) -> tuple[list[Part], str]:
 
 
 def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
+    name = f"serve-{os.getpid()}"
     return Part(
         name="worker",
-        command=worker_command(f"serve-{os.getpid()}", env.get("INFERENCE_LOG_LEVEL", "info")),
+        command=worker_command(name, env.get("INFERENCE_LOG_LEVEL", "info")),
         env=env,
         cwd=PACKAGES,
         log=log_path(plan.state, "worker"),
         stop_timeout_s=plan.drain_timeout_s + _MARGIN_S,
         told=f"Loading {plan.model}",
+        last_words=words_of(env["INFERENCE_REDIS_URL"], name),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from service.supervisor.backoff import Backoff
 from service.supervisor.child import Child
-from service.supervisor.errors import ServiceError
+from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.follow import Follower
 from service.supervisor.keeper_link import KeeperLink
 from service.supervisor.part import Part
@@ -31,6 +31,7 @@ class Supervisor:
 
     Raises:
         ServiceError: a part can't start, or died too often.
+        HopelessError: a part said that it can't go on.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Supervisor:
         while not (self._signals.num_stops or part.is_ready()):
             for child in self._children.values():
                 if not child.is_running:
+                    _refuse_if_hopeless(child)
                     raise ServiceError(f"The {child.death()} while starting:\n{child.last_lines()}")
             self._signals.wait(_POLL_S)
             self._follow()
@@ -97,6 +99,7 @@ class Supervisor:
             if child.is_running or name in self._due:
                 continue
             child.kill()  # what it may have left behind holds its port, or its memory
+            _refuse_if_hopeless(child)
             delay = self._backoffs[name].delay_after_death(now)
             if delay is None:
                 raise ServiceError(f"The {child.death()} too often:\n{child.last_lines()}")
@@ -127,3 +130,8 @@ class Supervisor:
         finally:
             for child in self._children.values():
                 child.kill()
+
+
+def _refuse_if_hopeless(child: Child) -> None:
+    if child.is_hopeless:
+        raise HopelessError(child.last_words())

@@ -13,6 +13,7 @@ from threading import Thread
 
 from tasks.engine.cores import Threads
 from tasks.engine.cost_table import CostTable
+from tasks.engine.first_batch import compute_first_batch
 from tasks.engine.governor import Governor
 from tasks.engine.load import Load
 from tasks.engine.lookup import PromptLookup, draft_size
@@ -42,6 +43,7 @@ class EngineOptions:
         measure: says what steps cost on a context, to shape them by it; ``None`` shapes nothing.
         clock: seconds, monotonic.
         on_crash: called when the loop fails, after which no job will ever end: the process should.
+        on_stage: told what the engine is doing until it is ready, in a few words.
     """
 
     reuses_prefixes: bool = True
@@ -49,6 +51,7 @@ class EngineOptions:
     measure: Callable[[Context], CostTable] | None = None
     clock: Callable[[], float] = time.monotonic
     on_crash: Callable[[], None] = lambda: None
+    on_stage: Callable[[str], None] = lambda _: None
 
 
 class Engine:
@@ -84,7 +87,12 @@ class Engine:
     # ---- any thread ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Make the context and begin. Raises :class:`~tasks.engine.model.ModelError` if that fails."""
+        """Make the context, compute a first batch on it and begin.
+
+        Raises:
+            ModelError: the context can't be had.
+            DecodeError: the model can't be computed on it.
+        """
         self._thread.start()
         error = self._ready.get()
         if error is not None:
@@ -132,10 +140,15 @@ class Engine:
                 self._step()
 
     def _prepare(self) -> None:
+        stage, measure = self._options.on_stage, self._options.measure
+        stage("making the context")
         self._context = self._make_context()
+        stage("computing the first batch")
+        compute_first_batch(self._context, self._threads.least)
         self._residents = Residents(self._context, reuses=self._options.reuses_prefixes)
-        measure = self._options.measure
+        stage("measuring step costs")
         self._costs = None if measure is None else measure(self._context)
+        stage("serving requests")
         self._governor = Governor()
         #: Rows of each batch of next tokens, and guesses, that the present step has decoded.
         self._decoded: list[int] = []

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 from tasks.engine.errors import ModelError
-from tasks.engine.model import Model
 
 
 def main() -> int:
     """Print the description of the file named by the first argument."""
     try:
+        from tasks.engine.model import Model
+
         description = Model(Path(sys.argv[1]), vocab_only=True).describe()
     except ModelError as error:
         sys.stderr.write(f"{error}\n")

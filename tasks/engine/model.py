@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.engine.errors import ModelError
+from tasks.engine.errors import NO_MEMORY, ModelError
 from tasks.engine.kernels.choice import KernelSet
 from tasks.engine.kernels.library import llama_cpp as ll
 from tasks.engine.kernels.library import load_best, load_kernels
@@ -239,7 +239,7 @@ class Context:
         handle = ll.llama_init_from_model(model.handle, params)
         if handle is None:
             raise ModelError(
-                f"no memory for {slots} sequences of {n_ctx} tokens; lower --slots, --n-ctx or --workers"
+                f"{NO_MEMORY} {slots} sequences of {n_ctx} tokens; lower --slots, --n-ctx or --workers"
             )
         self.model = model
         self.handle = handle

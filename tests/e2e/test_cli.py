@@ -19,6 +19,7 @@ import pytest
 
 from service.cli.client import chat_body, measure, parse, served_model, stream, text_of
 from service.supervisor.probe import answers_200
+from tasks.crash_loop import HOPELESS
 from tests.e2e.serving import COMMAND, Served, are_gone, clean_environment, run_command
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -128,7 +129,7 @@ def test_a_bad_model_file_is_one_line(kind: str, tmp_path: Path, model_path: Pat
     for command in ("serve", "worker"):
         state = ["--state-dir", str(tmp_path / "state"), "--port", "65431"] if command == "serve" else []
         done = run_command(command, "--model", str(path), *state)
-        assert done.returncode == 1
+        assert done.returncode == HOPELESS
         assert len(done.stderr.strip().splitlines()) == 1
         assert str(path) in done.stderr
 

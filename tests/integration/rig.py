@@ -78,8 +78,10 @@ class Rig:
 
 
 @contextmanager
-def worker(url: str, redis: Redis, log: Path, *args: str, **settings: str) -> Iterator[Rig]:
-    """A worker that is ready, and is gone afterwards."""
+def worker(
+    url: str, redis: Redis, log: Path, *args: str, app_module: str = "pool_app", **settings: str
+) -> Iterator[Rig]:
+    """A worker that is ready, and is gone afterwards; with another ``app_module`` it is one that starts."""
     environ = {
         **os.environ,
         "INFERENCE_REDIS_URL": url,
@@ -90,14 +92,15 @@ def worker(url: str, redis: Redis, log: Path, *args: str, **settings: str) -> It
         "INFERENCE_OVERSUBSCRIBE": "1",
         **settings,
     }
-    command = [sys.executable, "-m", "celery", "-A", "tests.integration.pool_app", "worker"]
+    command = [sys.executable, "-m", "celery", "-A", f"tests.integration.{app_module}", "worker"]
     quick = ["--without-mingle", "--without-gossip", "--loglevel=INFO"]
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *quick, *args], env=environ, stdout=out, stderr=out)
     app = create_app(BrokerSettings(redis_url=url, model_name="m", queue_limit=1000))
     try:
-        wait_until(lambda: b"ready." in log.read_bytes() or process.poll() is not None, timeout=30)
-        assert process.poll() is None, log.read_text()
+        if app_module == "pool_app":
+            wait_until(lambda: b"ready." in log.read_bytes() or process.poll() is not None, timeout=30)
+            assert process.poll() is None, log.read_text()
         yield Rig(redis, app, process, log)
     finally:
         process.kill()

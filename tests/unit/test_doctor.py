@@ -11,9 +11,10 @@ from service.doctor import build, memory
 from service.doctor.build import look_at_build
 from service.doctor.cores import look_at_cores
 from service.doctor.finding import Level
-from service.doctor.memory import Need, look_at_memory
+from service.doctor.memory import look_at_memory
 from service.doctor.model import ModelFacts, look_at_context
 from service.doctor.place import look_at_metrics_port, look_at_port, look_at_state, look_at_traces
+from tasks.memory import CHILD_BYTES, Need, _left_in_groups
 from tasks.settings import WorkerSettings, available_cores
 
 pytestmark = pytest.mark.unit
@@ -30,7 +31,7 @@ def test_memory_is_weights_once_and_buffers_for_each_child():
         Need.of(FACTS, WorkerSettings(**{**ONE.model_dump(), "workers": 2, "oversubscribe": True})),
     )
     assert one.buffers > 4 * 200_000 * 1000
-    assert two.total - one.total == one.buffers + memory.CHILD_BYTES
+    assert two.total - one.total == one.buffers + CHILD_BYTES
 
 
 def test_memory_that_is_not_there_names_the_context_that_fits(monkeypatch: pytest.MonkeyPatch):
@@ -62,9 +63,9 @@ def test_control_groups_limit_memory(memberships: str, folder: str, names: tuple
     for name, value in zip(names, ("1000\n", "600\n"), strict=True):
         (group / name).write_text(value)
     (group / "memory.stat").write_text("anon 450\ninactive_file 100\nactive_file 50\n")
-    assert list(memory._left_in_groups(tmp_path, memberships)) == [550]
+    assert list(_left_in_groups(tmp_path, memberships)) == [550]
     (group / names[0]).write_text("max\n")
-    assert list(memory._left_in_groups(tmp_path, memberships)) == []
+    assert list(_left_in_groups(tmp_path, memberships)) == []
 
 
 def test_a_context_beyond_the_training():

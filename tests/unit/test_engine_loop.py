@@ -117,6 +117,7 @@ class Run:
             lambda: context, self._sink, threads or FixedThreads(1), self.work, EngineOptions(**options)
         )
         self.engine.start()
+        context.computed.clear()  # the first batch
 
     def _sink(self, deltas: list[Delta]) -> None:
         for delta in deltas:

@@ -1,0 +1,25 @@
+"""Reads why a worker could not go on, where it left word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def words_of(url: str, name: str) -> Callable[[float], str]:
+    """A part's ``last_words``: what the worker that Celery knows by ``name`` left in the Redis at ``url``."""
+
+    def read(age_s: float) -> str:
+        from redis import RedisError
+
+        from tasks.broker import connect
+        from tasks.last_words import read as read_all
+
+        try:
+            with connect(url, socket_timeout=2, socket_connect_timeout=2) as client:
+                found = [words for words in read_all(client) if words.worker.startswith(f"{name}@")]
+        except RedisError:
+            return ""
+        # Another worker may have had the same name, in a container for example.
+        return next((words.text for words in found if words.age_s <= age_s), "")
+
+    return read

@@ -1,0 +1,60 @@
+"""Why workers ended that could not go on, kept in Redis for an hour so that others can tell.
+
+They are forgotten when a worker of the same model becomes ready. Functions raise ``redis.RedisError``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tasks import keys
+from tasks.store import script_source
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+#: Seconds that last words are kept.
+TTL_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """What a worker said as it ended, ``age_s`` seconds ago; ``worker`` is Celery's node name."""
+
+    worker: str
+    model: str
+    text: str
+    age_s: float = 0.0
+
+
+def leave(redis: Redis, words: LastWords) -> None:
+    """Keep them, in place of what the same worker said before."""
+    text = json.dumps({"worker": words.worker, "model": words.model, "text": words.text})
+    announce = redis.register_script(script_source("announce"))
+    announce(args=[keys.last_words(words.worker), keys.LAST_WORDS, words.worker, text, TTL_S])
+
+
+def read(redis: Redis) -> list[LastWords]:
+    """All that are kept, the latest first."""
+    workers = [raw.decode() for raw in cast("list[bytes]", redis.zrange(keys.LAST_WORDS, 0, -1))]
+    with redis.pipeline(transaction=False) as pipe:
+        for worker in workers:
+            pipe.get(keys.last_words(worker))
+            pipe.pttl(keys.last_words(worker))
+        answers = pipe.execute() if workers else []
+    found = [_parse(raw, left) for raw, left in zip(answers[::2], answers[1::2], strict=True) if raw]
+    return sorted(found, key=lambda words: words.age_s)
+
+
+def forget(redis: Redis, model: str) -> None:
+    """Drop those of a model's workers."""
+    for words in read(redis):
+        if words.model == model:
+            redis.delete(keys.last_words(words.worker))
+            redis.zrem(keys.LAST_WORDS, words.worker)
+
+
+def _parse(raw: Any, left_ms: int) -> LastWords:
+    return LastWords(**json.loads(raw), age_s=max(0.0, TTL_S - left_ms / 1e3))

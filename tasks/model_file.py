@@ -1,0 +1,39 @@
+"""Whether a model's file is still what the worker loaded, whose pages its children may read from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+#: Device, inode, bytes, and time of the last change in nanoseconds.
+Identity = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file, and which it was at a moment; ``identity`` is ``None`` if it was not there."""
+
+    path: Path
+    identity: Identity | None
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """The file as it is now."""
+        return cls(path, _identity(path))
+
+    def change(self) -> str:
+        """What has happened to it since, as a sentence; empty when nothing has."""
+        now = _identity(self.path)
+        if now == self.identity or self.identity is None:
+            return ""
+        word = "is gone" if now is None else "has changed"
+        return f"The model file {self.path} {word} since the worker loaded it."
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

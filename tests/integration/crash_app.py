@@ -1,0 +1,45 @@
+"""The pool's application with children that end before they are ready, as the test's variables say.
+
+``TEST_ENDING``: the signal's name or the exit status of every child; ``TEST_REFUSAL``: what each finds out
+of why none can ever be ready. A child that finds ``TEST_HEALED``, a file, becomes ready.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from billiard import current_process
+from celery import signals
+from redis import Redis
+
+from tasks.model_file import ModelFile
+from tests.integration import pool_app
+
+app = pool_app.app
+redis = Redis.from_url(pool_app.settings.redis_url)
+
+
+@signals.worker_init.connect(weak=False)
+def note_model(**_: Any) -> None:
+    """As the parent does that loads a model."""
+    if model := pool_app.settings.model:
+        app.model_file = ModelFile.at(model)
+
+
+@signals.worker_process_init.connect(weak=False)
+def end(**_: Any) -> None:
+    """Say that a child has started, and end it."""
+    redis.rpush("children", os.getpid())
+    app.stages.note(current_process().index, "computing the first batch")
+    if Path(os.environ.get("TEST_HEALED", "/nonexistent")).exists():
+        return
+    if refusal := os.environ.get("TEST_REFUSAL"):
+        app.refusal.write(refusal.encode())
+        os.kill(os.getppid(), signal.SIGQUIT)
+    if (ending := os.environ.get("TEST_ENDING", "")).isdecimal():
+        os._exit(int(ending))
+    if ending:
+        os.kill(os.getpid(), signal.Signals[ending])
