@@ -1,6 +1,5 @@
 """What can be wrong with a model. Nothing of llama.cpp is imported here."""
 
-
 #: How the message begins when a context's memory can't be had; errors reach other processes as text.
 NO_MEMORY = "no memory for"
 

@@ -8,19 +8,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from service.supervisor.backoff import Backoff
-from service.supervisor.errors import ServiceError
+from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.follow import Follower
 from service.supervisor.keeper_link import KeeperLink
 from service.supervisor.part import Part
 from service.supervisor.signals import Signals
 from service.supervisor.state import locked
 from service.supervisor.supervisor import Supervisor
+from tasks.crash_loop import HOPELESS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.unit
@@ -158,6 +160,35 @@ def test_a_part_that_always_dies_ends_everything(bench: Bench):
     ):
         supervisor.watch()
     assert bench.lines()[-1] == "a ended"
+
+
+HOPELESS_CODE = f"print('much more'); raise SystemExit({HOPELESS})"
+
+
+@pytest.mark.parametrize("has_words", [True, False])
+def test_a_part_that_can_not_go_on_is_not_tried_again(bench: Bench, has_words: bool):
+    last_words = (lambda _age_s: "no luck: change it") if has_words else (lambda _age_s: "")
+    hopeless = replace(bench.part("hopeless", HOPELESS_CODE, lambda: True), last_words=last_words)
+    with (
+        pytest.raises(HopelessError) as caught,
+        Signals() as signals,
+        bench.run(bench.part("a"), hopeless, signals=signals) as supervisor,
+    ):
+        supervisor.watch()
+    assert (str(caught.value) == "no luck: change it") == has_words
+    assert ("much more" in str(caught.value)) != has_words
+    assert not any("starting it again" in line for line in bench.told)
+    assert bench.lines()[-1] == "a ended"
+
+
+def test_a_part_that_can_not_go_on_ends_the_start_of_the_others(bench: Bench):
+    hopeless = replace(bench.part("hopeless", HOPELESS_CODE, lambda: True), last_words=lambda _: "no luck")
+    with (
+        pytest.raises(HopelessError, match=r"^no luck$"),
+        Signals() as signals,
+        bench.run(hopeless, bench.part("waits", is_ready=lambda: False), signals=signals),
+    ):
+        pytest.fail("it must not get here")
 
 
 def test_a_second_request_to_end_ends_at_once(bench: Bench):

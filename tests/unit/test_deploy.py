@@ -10,6 +10,7 @@ import pytest
 from service.cli import main
 from service.settings import ApiSettings
 from service.supervisor.settings import LocalSettings
+from tasks.crash_loop import HOPELESS
 from tasks.settings import WorkerSettings
 
 pytestmark = pytest.mark.unit
@@ -23,6 +24,11 @@ VARIABLES = {f"INFERENCE_{name.upper()}" for name in FIELDS} | {"INFERENCE_MODEL
 def test_units_run_commands_that_exist(unit: Path):
     (command,) = re.findall(r"^ExecStart=\S+/inference-server (\S+)$", unit.read_text(), re.M)
     assert command in main.list_commands(None)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_can_not_go_on_is_left_ended():
+    unit = (DEPLOY / "inference-worker.service").read_text()
+    assert f"RestartPreventExitStatus={HOPELESS}\n" in unit
 
 
 def test_containers_run_commands_that_exist():

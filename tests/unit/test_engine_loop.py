@@ -242,16 +242,33 @@ def test_a_shared_prefix_is_computed_once_however_many_arrive_together():
 
 
 def test_a_failed_batch_is_computed_again():
-    context = FakeContext()
+    run = Run(context := FakeContext())
     context.failures = 2
     job = Job("a", (1, 2, 3), 5, GREEDY, ignore_eos=True)
-    assert Run(context).finish([job]).tokens["a"] == expected(job)
+    assert run.finish([job]).tokens["a"] == expected(job)
+
+
+def test_an_engine_computes_before_it_is_ready_and_says_what_it_does():
+    context = FakeContext(slots=2)
+    stages: list[str] = []
+    Run(context, on_stage=stages.append).engine.close()
+    assert stages == [
+        "making the context",
+        "computing the first batch",
+        "measuring step costs",
+        "serving requests",
+    ]
+    assert context.cells == [[], []]
+    broken = FakeContext()
+    broken.failures = 1
+    with pytest.raises(DecodeError):
+        Run(broken)
 
 
 def test_a_batch_that_always_fails_ends_its_jobs_with_an_error():
-    context = FakeContext()
+    run = Run(context := FakeContext())
     context.failures = 1000
-    run = Run(context).finish([Job("a", (1, 2, 3), 5, GREEDY)])
+    run.finish([Job("a", (1, 2, 3), 5, GREEDY)])
     assert run.endings["a"].error.code is ErrorCode.INTERNAL
 
 
