@@ -1,7 +1,8 @@
 """A llama.cpp that fails with some kernels: Python imports this by itself from a folder on ``PYTHONPATH``.
 
 ``FAULTY_KERNELS=SCOPE:FAULT``. Scopes: ``repacked`` (sets with repacked weights), ``threads`` (of several
-threads), ``all``. Faults: a signal's name, ``hang``, ``nan``, ``nonsense``.
+threads), ``worker`` (in a worker's children, not in the proof before), ``all``. Faults: a signal's name,
+``hang``, ``nan``, ``nonsense``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Faults:
 
     @property
     def is_due(self) -> bool:
-        return {"repacked": self._is_repacked, "threads": self._threads > 1, "all": True}[self._scope]
+        scopes = {"repacked": self._is_repacked, "threads": self._threads > 1, "all": True}
+        return {**scopes, "worker": "celery" in sys.orig_argv}[self._scope]
 
     def load(self, path: bytes, params: Any) -> Any:
         self._is_repacked = bool(params.use_extra_bufts)
