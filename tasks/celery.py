@@ -11,6 +11,7 @@ from tasks import logs
 from tasks.broker import Broker
 from tasks.messages import queue_name
 from tasks.metrics import WORKER_LAYOUT
+from tasks.refusal import Refusal
 from tasks.reserved import UNACKED_OPTIONS
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
 from tasks.shared import SharedNote
@@ -48,8 +49,7 @@ class App(Celery):  # type: ignore[misc]
             self.tallies = SharedTallies(WORKER_LAYOUT)
             self.step_costs = SharedNote()
             self.stages = Stages()
-            #: Why no child could ever go on, by the first that found out.
-            self.refusal = SharedNote()
+            self.refusal = Refusal()
             #: What the parent loaded, and the memory that all of it takes; set when it is known.
             self.model_file: ModelFile | None = None
             self.memory_need: Need | None = None

@@ -51,7 +51,7 @@ class ProcessEngine:
         self._worker = "worker"
         self._slots = 1
         self._cores = CorePool(1, 1)
-        #: The process that ends the worker.
+        #: The worker's own process, which has children or not.
         self.parent = os.getpid()
 
     def prepare(self, worker: Any) -> None:
@@ -175,7 +175,9 @@ def _on_child_init(**_: Any) -> None:
         _engine.start()
     except ModelError as error:
         _refuse(error)
-        raise SystemExit(HOPELESS) from None
+        # The solo pool has no children: its process hears the reason itself, as soon as it has started.
+        if os.getpid() != _engine.parent:
+            raise SystemExit(HOPELESS) from None
     except Exception:
         # Celery would go on with a child that can run nothing.
         logger.exception("this child can't start")
@@ -184,8 +186,7 @@ def _on_child_init(**_: Any) -> None:
 
 def _refuse(error: ModelError) -> None:
     """Every child would fail in the same way: have the worker end, which says why."""
-    current_app.refusal.write(explain_refusal(str(error), Circumstances.of(current_app)).encode())
-    os.kill(_engine.parent, signal.SIGQUIT)
+    current_app.refusal.say(explain_refusal(str(error), Circumstances.of(current_app)))
 
 
 @signals.worker_process_shutdown.connect(weak=False)

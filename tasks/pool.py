@@ -218,10 +218,6 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
         child = self._fileno_to_inq.get(pipe)
         return int(child.index) if child else 0
 
-    def did_start_ok(self) -> bool:
-        """Always: Celery would end with a traceback if a child is dead already. Deaths are seen to later."""
-        return True
-
     def on_process_alive(self, pid: int) -> None:
         """A child is ready, that is, its engine has computed something."""
         super().on_process_alive(pid)
@@ -359,10 +355,8 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
 
     def _on_hopeless(self, place: int, status: int, num: int) -> None:
         """Children in one place died too often before they were ready."""
-        # What a child itself has found out is on its way, as a signal.
-        if not self.app.refusal.read():
-            death = Death(status, self.app.stages.read(place))
-            self.give_up(explain_deaths(num, death, Circumstances.of(self.app)))
+        death = Death(status, self.app.stages.read(place))
+        self.give_up(explain_deaths(num, death, Circumstances.of(self.app)))
 
     def _look(self) -> None:
         """Say once that the model's file is not what was loaded any more."""

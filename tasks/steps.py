@@ -86,12 +86,16 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(worker, **kwargs)
         self._worker = worker
         self._deadline: threading.Timer | None = None
+        self._giving_up = threading.Lock()
 
     def start(self, worker: Any) -> None:
         """Take over the signals from Celery."""
         for name in ("SIGTERM", "SIGINT", "SIGQUIT"):
             platforms.signals[name] = self._on_signal
+        # Celery would end with a traceback if a child is dead already; whoever counts deaths sees to it.
+        worker.pool.did_start_ok = lambda: True
         worker.pool.give_up = self.give_up
+        threading.Thread(target=self._listen, name="refusal", daemon=True).start()
 
     def stop(self, worker: Any) -> None:
         """Nothing: the pool stops after this, and the time goes on until it has."""
@@ -102,18 +106,18 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def give_up(self, text: str) -> None:
         """End because no child can become ready: say so, and put back what the worker holds."""
-        if self._deadline is not None:
-            return
-        say_last_words(self._worker.app.settings, self._worker.hostname, text)
-        state.should_stop = HOPELESS
-        self._begin(0.0)
+        with self._giving_up:
+            if self._deadline is not None:
+                return
+            say_last_words(self._worker.app.settings, self._worker.hostname, text)
+            state.should_stop = HOPELESS
+            self._begin(0.0)
+
+    def _listen(self) -> None:
+        self.give_up(self._worker.app.refusal.wait())
+        _wake_loop()
 
     def _on_signal(self, signum: int, frame: Any) -> None:
-        refusal = self._worker.app.refusal.read()
-        if refusal and self._deadline is None:
-            self.give_up(refusal.decode())
-            _wake_loop()
-            return
         if self._deadline is not None:
             self._end_now()
             return

@@ -16,7 +16,12 @@ import pytest
 from redis import Redis
 
 from tasks import last_words
+from tasks.celery import create_app
 from tasks.crash_loop import HOPELESS, MAX_DEATHS
+from tasks.messages import GenerateRequest, Sampling
+from tasks.queue import RequestQueue
+from tasks.settings import BrokerSettings
+from tasks.store import RequestStore
 from tests.e2e.serving import COMMAND, QUICK_START, Served, clean_environment
 from tests.waiting import wait_until
 
@@ -68,6 +73,26 @@ def test_a_worker_alone_ends_when_every_child_crashes(
     [words] = last_words.read(redis)
     assert words.text in line
     assert words.model == model_path.stem
+
+
+@pytest.mark.parametrize("pool", ["prefork", "processes", "threads", "solo"])
+def test_memory_that_is_not_enough_is_one_message(
+    pool: str, model_path: Path, valkey_url: str, redis: Redis, tmp_path: Path
+) -> None:
+    """Under every pool; threads find out with their first request, which is put back. ``prefork`` is ours."""
+    settings = BrokerSettings(redis_url=valkey_url, model=model_path)
+    queue = RequestQueue(create_app(settings), RequestStore(redis), settings.queue_limit)
+    request = GenerateRequest("r", model_path.stem, prompt="One", max_tokens=2, sampling=Sampling())
+    queue.submit(request, "", 60)
+    variables = {**CRASHING, "FAULTY_KERNELS": "worker:memory", "INFERENCE_MODEL": str(model_path)}
+    status, log = run_worker([*CELERY, f"--pool={pool}"], valkey_url, tmp_path, **variables)
+    assert status == HOPELESS, log
+    [line] = [line for line in log.splitlines() if "[critical" in line]
+    assert re.search(r"no memory for \d+ sequences.*lower --slots, --n-ctx or --workers", line)
+    assert re.search(r"The memory: [\d,]+ MiB needed: .*; [\d,]+ MiB available", line)
+    assert queue.waiting(model_path.stem) == 1
+    [words] = last_words.read(redis)
+    assert words.text in line
 
 
 @pytest.mark.parametrize("command", [WORKER, CELERY], ids=["worker", "celery"])

@@ -37,8 +37,7 @@ def end(**_: Any) -> None:
     if Path(os.environ.get("TEST_HEALED", "/nonexistent")).exists():
         return
     if refusal := os.environ.get("TEST_REFUSAL"):
-        app.refusal.write(refusal.encode())
-        os.kill(os.getppid(), signal.SIGQUIT)
+        app.refusal.say(refusal)
     if (ending := os.environ.get("TEST_ENDING", "")).isdecimal():
         os._exit(int(ending))
     if ending:

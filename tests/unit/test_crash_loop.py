@@ -12,6 +12,7 @@ from tasks.crash_loop import MAX_DEATHS, CrashLoop
 from tasks.diagnosis import Circumstances, Death, explain_deaths, explain_refusal
 from tasks.engine.errors import NO_MEMORY
 from tasks.model_file import ModelFile
+from tasks.refusal import Refusal
 from tasks.stage import Stages
 
 pytestmark = pytest.mark.unit
@@ -110,6 +111,15 @@ def test_a_childs_note_outlives_it():
     stages.note(1, "x")
     assert stages.read(1) == "x"
     assert stages.read(2) == ""
+
+
+def test_a_reason_waits_until_somebody_listens():
+    refusal = Refusal()
+    child = multiprocessing.get_context("fork").Process(target=refusal.say, args=("x" * 10_000,))
+    child.start()
+    child.join()
+    refusal.say("later")
+    assert set(refusal.wait()) == {"x"}
 
 
 def test_a_file_that_changes(tmp_path: Path):

@@ -2,7 +2,7 @@
 
 ``FAULTY_KERNELS=SCOPE:FAULT``. Scopes: ``repacked`` (sets with repacked weights), ``threads`` (of several
 threads), ``worker`` (in a worker's children, not in the proof before), ``all``. Faults: a signal's name,
-``hang``, ``nan``, ``nonsense``.
+``hang``, ``nan``, ``nonsense``, ``memory`` (there is none for a context).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Faults:
 
     def init(self, model: Any, params: Any) -> Any:
         self._threads = int(params.n_threads)
+        if self.is_due and self._fault == "memory":
+            return None
         return self._init(model, params)
 
     def decode(self, context: Any, batch: Any) -> int:
