@@ -39,7 +39,7 @@ class Trials:
 
     def __call__(self, plan: Plan, limit_s: float) -> Outcome:
         if plan.kernels is None:
-            return Outcome(result={"variants": VARIANTS, "took_s": 0.1})
+            return Outcome(result={"took_s": 0.1}, variants=tuple(VARIANTS))
         self.tried.append(KernelSet(**plan.kernels))
         return Outcome(result={"fault": None}) if self.tried[-1] == self._good else self._failure
 

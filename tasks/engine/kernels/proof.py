@@ -126,7 +126,7 @@ def _first_good(shape: Shape, expected: Path, try_out: Run) -> Proof:
     reference = try_out(shape.plan(expected, None), _reference_limit_s(shape))
     limit_s = max(MIN_LIMIT_S, PATIENCE * float(reference.result.get("took_s", 0.0)))
     rejected: list[Rejected] = []
-    for kernels in candidates(reference.result.get("variants", ()), shape.threads):
+    for kernels in candidates(reference.variants, shape.threads):
         failure = _failure(try_out(shape.plan(expected, kernels), limit_s))
         if not failure:
             return Proof(kernels, tuple(rejected))

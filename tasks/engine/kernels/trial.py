@@ -2,7 +2,8 @@
 
 A program of its own, since kernels that are wrong end their process or hang. It loads the model, forks as a
 worker does, and computes in the child: one row, a prompt, a row of each slot. Each stage is a line of JSON
-on standard output before it begins (``{"stage": ...}``); the last line is ``{"result": ...}``.
+on standard output before it begins (``{"stage": ...}``); the last line is ``{"result": ...}``. The reference
+begins with ``{"variants": [...]}``, the kernels that run on this processor.
 """
 
 from __future__ import annotations
@@ -65,12 +66,13 @@ def _compute_reference(plan: Plan) -> None:
     from tasks.engine.kernels.library import variants
 
     found = variants()
+    _say(variants=found)  # known even if the plainest of them ends this process
     model = _load(plan, kernels := reference(found, plan.threads))
     started = time.perf_counter()
     logits = _compute(plan, model, kernels)
     took_s = time.perf_counter() - started
     np.save(plan.expected, logits)
-    _say(result={"variants": found, "took_s": took_s})
+    _say(result={"took_s": took_s})
 
 
 def _try(plan: Plan, kernels: KernelSet) -> None:

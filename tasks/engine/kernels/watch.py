@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,14 @@ HUNG = "hung"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a trial ended: ``result`` if it came to its end, else ``failure``, for people."""
+    """How a trial ended: ``result`` if it came to its end, else ``failure``, for people.
+
+    ``variants`` are the kernels that the reference found to run on this processor, best first.
+    """
 
     result: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
+    variants: tuple[str, ...] = ()
 
 
 def run(plan: Plan, limit_s: float) -> Outcome:
@@ -60,10 +64,14 @@ class _Watch:
         size = model.stat().st_size if model.exists() else 0
         self._load_limit_s = _LOAD_S + size / _LOAD_BYTES_PER_S
         self._stage = "starting"
+        self._variants: tuple[str, ...] = ()
         self._rest = b""
 
     def outcome(self) -> Outcome:
         """Read lines to the end."""
+        return replace(self._read(), variants=self._variants)
+
+    def _read(self) -> Outcome:
         while (line := self._line()) is not None:
             if not line:
                 return self._ended(self._process.wait())
@@ -74,7 +82,8 @@ class _Watch:
                 return self._ended(told["died"])
             if "error" in told:
                 raise ModelError(told["error"])
-            self._stage = told["stage"]
+            self._variants = tuple(told.get("variants", self._variants))
+            self._stage = told.get("stage", self._stage)
         return Outcome(failure=f"{HUNG} while {self._stage}: no end after {self._limit:.0f} s")
 
     @property
