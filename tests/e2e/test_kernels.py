@@ -7,7 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import Served
+from tests.e2e.serving import Served, are_gone
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -70,3 +71,13 @@ def test_when_no_set_computes_the_start_ends_with_one_message(model_path: Path, 
     assert "llama.cpp can't compute this model here with any of its kernels" in told
     assert "doctor --repair" in told
     assert "Traceback" not in told
+
+
+def test_a_trial_that_hangs_ends_with_its_worker(model_path: Path, tmp_path: Path):
+    service = start(tmp_path, "all:hang")
+    trials = wait_until(
+        lambda: [p for p in service.family() if "tasks.engine.kernels.trial" in p.cmdline()], 60
+    )
+    service.part("celery").kill()
+    assert wait_until(lambda: are_gone(trials))
+    service.process.wait(timeout=60)

@@ -8,8 +8,10 @@ begins with ``{"variants": [...]}``, the kernels that run on this processor.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from tasks.engine.kernels.judge import fault
 
 #: Prompt tokens computed at most: enough for kernels that want several tiles of rows.
 PROMPT_TOKENS = 64
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Plan:
 
 def main() -> int:
     """Run the trial that the first argument describes."""
+    _die_with_parent()
     plan = Plan(**json.loads(sys.argv[1]))
     try:
         _compute_reference(plan) if plan.kernels is None else _try(plan, KernelSet(**plan.kernels))
@@ -88,6 +92,7 @@ def _try(plan: Plan, kernels: KernelSet) -> None:
 
 def _try_in_child(plan: Plan, kernels: KernelSet, model: Any) -> None:
     """Compute, judge and end."""
+    _die_with_parent()
     status = 1
     try:
         logits = _compute(plan, model or _load(plan, kernels), kernels)
@@ -98,6 +103,12 @@ def _try_in_child(plan: Plan, kernels: KernelSet, model: Any) -> None:
         status = 0
     finally:
         os._exit(status)
+
+
+def _die_with_parent() -> None:
+    """Have Linux end this process with its parent; kernels that hang would outlive a killed worker."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _load(plan: Plan, kernels: KernelSet) -> Any:
