@@ -1,0 +1,87 @@
+"""The C and C++ compilers that llama.cpp would be compiled with: which they are, and what they can do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+_NO_COMPILER = """\
+llama.cpp is compiled here, and that needs a C++ compiler: {name} is not there.
+Install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install),
+name another with the variables CC and CXX, or take a prebuilt wheel: make setup WHEELS=/path/to/wheel."""
+_TWO_KINDS = "CC is {} and CXX is {}. Name two compilers of one kind with the variables CC and CXX."
+
+
+class CompileError(Exception):
+    """Why there is no usable llama.cpp, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C and a C++ compiler of one kind."""
+
+    cc: tuple[str, ...]  # the command, with the arguments that CC has
+    cxx: tuple[str, ...]
+    kind: str  # "gcc", "clang" or "unknown"
+    version: str
+    target: str  # "x86_64-linux-gnu"; empty when it does not say
+
+    @classmethod
+    def find(cls, environ: Mapping[str, str] = os.environ) -> Compiler:
+        """Those that CC and CXX name, else ``cc`` and ``c++``. Raises :class:`CompileError`."""
+        cc = tuple(shlex.split(environ.get("CC") or "cc"))
+        cxx = tuple(shlex.split(environ.get("CXX") or "c++"))
+        (c_kind, _), (kind, version) = _identify(cc, "c"), _identify(cxx, "c++")
+        if c_kind != kind:
+            raise CompileError(
+                _TWO_KINDS.format(f"{shlex.join(cc)} ({c_kind})", f"{shlex.join(cxx)} ({kind})")
+            )
+        return cls(cc, cxx, kind, version, _output([*cxx, "-dumpmachine"]).strip())
+
+    def __str__(self) -> str:
+        """For people: "gcc 12.2.0"."""
+        return f"{self.kind} {self.version}".strip()
+
+    @property
+    def is_for_linux(self) -> bool:
+        """Whether what it compiles runs on Linux."""
+        return "linux" in self.target
+
+    @property
+    def machine(self) -> str:
+        """What it compiles for: "x86_64", "aarch64" or another name."""
+        return self.target.partition("-")[0] or platform.machine()
+
+    def accepts(self, source: str, flags: Iterable[str]) -> bool:
+        """Whether it compiles and assembles this C++ text with these flags."""
+        with TemporaryDirectory() as folder:
+            text = Path(folder, "probe.cpp")
+            text.write_text(source)
+            command = [*self.cxx, *flags, "-c", str(text), "-o", str(text.with_suffix(".o"))]
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _identify(command: tuple[str, ...], language: str) -> tuple[str, str]:
+    """The kind of a compiler and its version, from what it predefines."""
+    told = _output([*command, "-dM", "-E", "-x", language, os.devnull])
+    found = re.search(r'^#define __VERSION__ "(.*)"$', told, re.MULTILINE)
+    version = found[1].strip() if found else ""
+    if re.search(r"^#define __clang__ ", told, re.MULTILINE):
+        return "clang", version
+    return ("gcc" if re.search(r"^#define __GNUC__ ", told, re.MULTILINE) else "unknown"), version
+
+
+def _output(command: list[str]) -> str:
+    """What it prints; nothing if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise CompileError(_NO_COMPILER.format(name=command[0])) from error
+    return done.stdout if done.returncode == 0 else ""
