@@ -14,6 +14,8 @@ ARGS   ?=
 
 BIN := $(VENV)/bin
 PY  := $(BIN)/python
+# How llama.cpp is compiled. What was compiled otherwise is compiled again after a change here.
+RECIPE := $(addprefix tasks/engine/,compile.py building.py compiler.py recipe.py tiles.py wheel.py)
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -78,10 +80,9 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# An installed version satisfies the lock file, so a prebuilt wheel goes in before it.
-$(VENV)/.llama: $(VENV)/.made
-	@if [ -n "$(WHEELS)" ]; then .ci/install-wheel $(PY) "$(WHEELS)"; \
-	else echo "Installing. llama.cpp is compiled for this machine: some minutes the first time, then pip keeps the wheel."; fi
+# An installed version satisfies the lock file, so llama-cpp-python goes in before the rest.
+$(VENV)/.llama: $(VENV)/.made requirements.lock $(RECIPE)
+	@$(PY) tasks/engine/compile.py $(if $(WHEELS),--wheels "$(WHEELS)")
 	@touch $@
 
 $(VENV)/.installed: requirements.lock pyproject.toml $(VENV)/.llama

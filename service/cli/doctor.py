@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -29,12 +30,15 @@ _MARKS = {Level.OK: "[green]ok[/]", Level.WARNING: "[yellow]warning[/]", Level.P
 @click.command(cls=SettingsCommand)
 @settings_options(WorkerSettings, ApiSettings, LocalSettings)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(as_json: bool) -> None:
+@click.option("--repair", is_flag=True, help="First compile llama.cpp for this machine and install it.")
+def doctor(as_json: bool, repair: bool) -> None:
     """Check whether `serve` with the same options would work here, and say what to change.
 
     Loads the model and computes a few tokens, in a process of its own; serves nothing. The exit code is 1 if
     something would not work.
     """
+    if repair and not _is_repaired():
+        sys.exit(1)
     findings = list(_examine())
     is_fit = not any(finding.level is Level.PROBLEM for finding in findings)
     if as_json:
@@ -43,6 +47,12 @@ def doctor(as_json: bool) -> None:
     else:
         _show(findings)
     sys.exit(0 if is_fit else 1)
+
+
+def _is_repaired() -> bool:
+    """Have llama.cpp compiled and installed; the program says itself how far it is and what went wrong."""
+    command = [sys.executable, "-m", "tasks.engine.compile", "--reinstall"]
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def _examine() -> Iterator[Finding]:

@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(recipe.stamp(), indent=2) + "\n")
         return 0
     _, stamp = wheel.installed(options.python)
-    if stamp is not None and stamp["key"] == recipe.key and not options.reinstall:
+    if (stamp or {}).get("key") == recipe.key and not options.reinstall:
         _say(f"llama-cpp-python {version} is there, compiled by this machine's recipe.")
         return 0
     _install(options.python, _made(recipe, lines, options.python))
@@ -81,7 +81,10 @@ def _requirement(lock: Path) -> list[str]:
         return list(_locked(lock))
     if lock != _LOCK:
         raise CompileError(f"There is no lock file {lock}.")
-    required = importlib.metadata.requires("concurrent-inference-server") or []
+    try:
+        required = importlib.metadata.requires("concurrent-inference-server") or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise CompileError(f"There is no {lock}, which says the version. Name one with --lock.") from error
     return [line for line in required if line.startswith("llama-cpp-python==")]
 
 
@@ -106,6 +109,7 @@ def _made(recipe: Recipe, lines: list[str], python: str) -> Path:
             _say(f"llama.cpp was compiled by this recipe before: {kept}")
             return kept
     home.mkdir(parents=True, exist_ok=True)
+    _require_pip(python)
     _say("llama.cpp is compiled now; the wheel is kept for the next time.", *recipe.why)
     with TemporaryDirectory(dir=home) as folder:
         built = build(recipe, lines, python, Path(folder), home / "build.log")
@@ -146,6 +150,11 @@ def _notice(stamp: dict[str, object] | None, version: str) -> list[str]:
     except CompileError:
         return []
     return [f"It was compiled otherwise than here: {'; '.join(differing)}.", instead] if differing else []
+
+
+def _require_pip(python: str) -> None:
+    if subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
+        raise CompileError(f"{python} has no pip. Add it: {python} -m ensurepip")
 
 
 def _pip(python: str, *arguments: str) -> None:

@@ -101,7 +101,7 @@ def recipe_for(compiler: Compiler, version: str, environ: Mapping[str, str] = os
     _refuse_reserved(added)
     tiles = examine_tiles(compiler, cxx_flags)
     cmake, why = _layout(compiler)
-    is_portable = bool(cmake) and "-DGGML_NATIVE=ON" not in added
+    is_portable = "-DGGML_NATIVE=OFF" in cmake and "-DGGML_NATIVE=ON" not in added
     if added:
         why += (f"{shlex.join(added)}: from the variable CMAKE_ARGS.",)
     return Recipe(
