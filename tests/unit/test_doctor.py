@@ -6,7 +6,9 @@ import socket
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from service.cli import main
 from service.doctor import build, memory
 from service.doctor.build import look_at_build
 from service.doctor.cores import look_at_cores
@@ -94,6 +96,15 @@ def test_features_that_the_build_leaves_unused(monkeypatch: pytest.MonkeyPatch):
     assert "doctor --repair" in found.advice
     with_gpu = WorkerSettings(**{**ONE.model_dump(), "gpu_layers": 1})
     assert look_at_build(with_gpu).level is Level.PROBLEM
+
+
+def test_a_repair_that_fails_says_why_and_examines_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("CXX", "nobody-has-this")
+    result = CliRunner().invoke(main, ["doctor", "--repair", "--json"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "needs a C++ compiler: nobody-has-this is not there" in capfd.readouterr().err
 
 
 def test_a_port_that_is_taken():
