@@ -17,6 +17,8 @@ _COUNTER = re.compile(r"\s*\[(\d+)/(\d+)\] ")
 #: llama-cpp-python forces LLAMA_BUILD_COMMON to ON in CMake's cache. A plain variable, which this file sets
 #: once the project has begun, comes before the cache.
 _INCLUDED = "set(LLAMA_BUILD_COMMON OFF)\n"
+#: What pip says after it is about pip.
+_PIP_GIVES_UP = "error: subprocess-exited-with-error"
 _ADVICE = (
     "If a compiler was killed, the memory did not suffice: set CMAKE_BUILD_PARALLEL_LEVEL=1. "
     "CC and CXX name another compiler.\n"
@@ -58,7 +60,7 @@ def _environment(recipe: Recipe, included: Path) -> dict[str, str]:
 def _watch(command: list[str], environ: dict[str, str], log: Path) -> list[str]:
     """Run it to its end, showing progress; its last lines, without the commands given to the compiler."""
     last: deque[str] = deque(maxlen=25)
-    progress = Progress()
+    progress, is_over = Progress(), False
     with (
         log.open("w") as copy,
         subprocess.Popen(
@@ -74,7 +76,8 @@ def _watch(command: list[str], environ: dict[str, str], log: Path) -> list[str]:
             copy.write(line)
             if counted := _COUNTER.match(line):
                 progress.show(int(counted[1]), int(counted[2]))
-            else:
+            elif line.strip() and not is_over:
+                is_over = line.strip() == _PIP_GIVES_UP
                 last.append(line.rstrip()[:300])
     progress.end()
     return list(last)
