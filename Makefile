@@ -26,20 +26,21 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-setup: $(VENV)/.installed  ## make the virtual environment from the lock file
+setup: $(VENV)/.installed  ## make the virtual environment from the lock file, with what tests and checks need
 
-model: setup  ## fetch the default model, unless it is there
+# What serving needs, without the tools of developers: a minute less before the first token.
+model: $(VENV)/.runtime  ## fetch the default model, unless it is there
 	@$(BIN)/inference-server model fetch
 
 serve: model  ## serve the default model on this machine
 	@exec $(BIN)/inference-server serve $(ARGS)
 
 # Those that run the model want both cores; the others don't. ARGS may leave one of the two without a test.
-test: model  ## run every test but chaos
+test: setup model  ## run every test but chaos
 	$(PY) -m pytest -m "unit or integration" -n 2 $(ARGS) || [ $$? = 5 ]
 	$(PY) -m pytest -m e2e $(ARGS) || [ $$? = 5 ]
 
-chaos: model  ## run the tests that inject faults
+chaos: setup model  ## run the tests that inject faults
 	$(PY) -m pytest -m chaos $(ARGS)
 
 check: setup audit deploy-check  ## lint, type-check, check imports, audit dependencies
@@ -62,7 +63,7 @@ lock: setup  ## resolve the dependencies again
 	$(PY) -m uv pip compile --universal --generate-hashes -c requirements.lock -p 3.11 pyproject.toml \
 	    -o deploy/requirements.lock
 
-screenshots: model  ## take the README's pictures of the page
+screenshots: setup model  ## take the README's pictures of the page
 	$(PY) -m loadtest.screenshots $(ARGS)
 
 vendor: setup  ## bring the page's libraries from npm again
@@ -85,7 +86,11 @@ $(VENV)/.llama: $(VENV)/.made requirements.lock $(RECIPE)
 	@$(PY) tasks/engine/compile.py $(if $(WHEELS),--wheels "$(WHEELS)")
 	@touch $@
 
-$(VENV)/.installed: requirements.lock pyproject.toml $(VENV)/.llama
-	$(PY) -m pip install --require-hashes -r requirements.lock
-	$(PY) -m pip install --no-deps --no-build-isolation --quiet -e .
+$(VENV)/.runtime: deploy/requirements.lock pyproject.toml $(VENV)/.llama
+	$(PY) -m pip install --quiet --require-hashes -r deploy/requirements.lock
+	$(PY) -m pip install --quiet --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed: requirements.lock $(VENV)/.runtime
+	$(PY) -m pip install --quiet --require-hashes -r requirements.lock
 	@touch $@

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.e2e.serving import Served, are_gone
+from tests.e2e.serving import COMMAND, QUICK_START, Served, are_gone, clean_environment
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -70,6 +71,23 @@ def test_when_no_set_computes_the_start_ends_with_one_message(model_path: Path, 
     told = service.output.read_text()
     assert "llama.cpp can't compute this model here with any of its kernels" in told
     assert "doctor --repair" in told
+    assert "Traceback" not in told
+
+
+def test_a_worker_alone_ends_with_the_same_message(model_path: Path, tmp_path: Path, valkey_url: str):
+    faulty = {"FAULTY_KERNELS": "all:SIGILL", "PYTHONPATH": STAND_IN, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*COMMAND, "worker", "--redis-url", valkey_url, *SHAPE],
+        capture_output=True,
+        text=True,
+        env=clean_environment() | QUICK_START | faulty,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    told = done.stdout + done.stderr
+    assert "llama.cpp can't compute this model here with any of its kernels" in told
+    assert "SIGILL" in told
     assert "Traceback" not in told
 
 
