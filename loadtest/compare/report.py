@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from service.bench.machine import machine
+from loadtest import tables
+from service.bench.machine import kernel_features, machine
 from service.cli.load import Summary
 
 
@@ -24,12 +24,24 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """What a server is: its version, its llama.cpp's compiler and flags, and the kernels that serve."""
+
+    version: str
+    build: str
+    kernels: str
+
+    def __str__(self) -> str:
+        return f"{self.version}; llama.cpp: {self.build}; kernels: {self.kernels}"
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """All measurements, and what they were made with; the first server is compared with the others."""
 
     command: str
     file: str
-    servers: dict[str, str]
+    servers: dict[str, About]
     measurements: tuple[Measurement, ...]
 
     def values(self, server: str, concurrency: int, of: Callable[[Measurement], float]) -> list[float]:
@@ -59,9 +71,9 @@ def markdown(comparison: Comparison) -> str:
     lines = [
         f"`{comparison.command}`",
         "",
-        f"{machine()}; file `{comparison.file}`.",
+        f"{machine()}; {', '.join(kernel_features())}; file `{comparison.file}`.",
         "",
-        *(f"- {name}: {version}" for name, version in comparison.servers.items()),
+        *(f"- {name}: {about}" for name, about in comparison.servers.items()),
     ]
     for title, of in (
         ("Aggregate throughput, tok/s", throughput),
@@ -74,22 +86,12 @@ def markdown(comparison: Comparison) -> str:
 
 
 def _table(comparison: Comparison, names: Sequence[str], of: Callable[[Measurement], float]) -> list[str]:
-    ratios = [f"{names[0]} / {name}" for name in names[1:]]
-    head = ["at once", *names, *ratios]
-    rows = [head, ["---"] + ["---:"] * (len(head) - 1)]
-    for concurrency in sorted({m.concurrency for m in comparison.measurements}):
-        values = {name: comparison.values(name, concurrency, of) for name in names}
-        pairs = [[a / b for a, b in zip(values[names[0]], values[name], strict=True)] for name in names[1:]]
-        cells = [_spread(values[name], 0) for name in names] + [_spread(ratio, 2) for ratio in pairs]
-        rows.append([str(concurrency), *cells])
-    return ["| " + " | ".join(row) + " |" for row in rows]
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
-    return f"**{middle}** ({low}–{high})"  # noqa: RUF001 - a range in prose
+    loads = sorted({m.concurrency for m in comparison.measurements})
+    rows = {str(load): {name: comparison.values(name, load, of) for name in names} for load in loads}
+    return tables.comparison("at once", names, rows)
 
 
 def as_json(comparison: Comparison) -> str:
     """Everything measured."""
-    return json.dumps({"machine": machine(), **asdict(comparison)}, indent=1)
+    about = {"machine": machine(), "features": kernel_features()}
+    return json.dumps({**about, **asdict(comparison)}, indent=1)

