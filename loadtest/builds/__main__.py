@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +102,7 @@ def measure(plan: Plan) -> Report:
             progress.update(task, description=f"round {number + 1}/{plan.rounds}, {build.label}")
             with one_core_busy() if plan.busy else nullcontext():
                 answer = build.ask("loadtest.bare.speed", plan.question(path, at_once))
-            told[build.label] = describe(build, answer["kernels"])
+            told[build.label] = describe(build, answer["kernels"], plan.builds)
             speeds = answer["prefill"], answer["decode"]
             measurements.append(Measurement(number, build.label, path.name, at_once, *speeds))
             progress.advance(task)
@@ -110,10 +110,12 @@ def measure(plan: Plan) -> Report:
     return Report(command, plan.busy, told, tuple(measurements))
 
 
-def describe(build: Build, kernels: dict[str, str]) -> str:
-    """Compiler and flags, and the kernels that computed."""
+def describe(build: Build, kernels: dict[str, str], among: Sequence[Build]) -> str:
+    """Compiler and flags, or which of ``among`` has the same libraries, and the kernels that computed."""
+    first = next(other for other in among if other.folder == build.folder)
+    libraries = build_of(build.folder) if first is build else f"the libraries of {first.label}"
     used = f"{kernels['file']} ({kernels['features']}), weights in {kernels['buffers']}"
-    return f"{build_of(build.folder)}; {used}"
+    return f"{libraries}; {used}"
 
 
 if __name__ == "__main__":

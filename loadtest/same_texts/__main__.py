@@ -38,7 +38,7 @@ PROMPTS = (
 @click.option("--n-predict", default=64, show_default=True, help="Tokens of a text.")
 @click.option("--threads", default=2, show_default=True, help="Compute threads.")
 @click.option(
-    "--tie", default=0.2, show_default=True, help="Logits at most so far apart, under both, are a near-tie."
+    "--tie", default=0.5, show_default=True, help="Logits at most so far apart, under both, are a near-tie."
 )
 def main(model: Path | None, encodings: tuple[str, ...], prompts: int, tie: float, **options: Any) -> None:
     """Compare greedy texts of two builds; exit status 1 when some differ by more than a near-tie."""

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 #: The processor's features that decide which kernels it can run, as Linux names them.
-_FOR_KERNELS = re.compile(r"(avx2|fma|f16c|avx512\w*|avx_vnni\w*|amx\w*|asimd\w*|i8mm|bf16|sve\w*|sme\w*)\Z")
+_FOR_KERNELS = re.compile(r"(avx2|fma|f16c|avx512\w*|avx_vnni\w*|amx\w*|asimd\w*|i8mm|bf16|sve\w*)\Z")
 
 
 def machine() -> str:

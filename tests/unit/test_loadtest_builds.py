@@ -76,7 +76,7 @@ def test_what_llama_cpp_says_of_its_kernels():
 
 
 def test_features_that_matter_to_kernels():
-    assert for_kernels("fpu sse2 fma avx avx2 f16c avx512_vnni avx_vnni avx512_bf16 amx_tile aes") == (
+    assert for_kernels("fpu sse2 smep fma avx avx2 f16c avx512_vnni avx_vnni avx512_bf16 amx_tile aes") == (
         "fma", "avx2", "f16c", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile",
     )  # fmt: skip
     assert for_kernels("fp asimd asimddp aes sve sve2 i8mm bf16") == (
