@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from loadtest.tables import comparison
-from service.bench.machine import kernel_features, machine
+from service.bench.machine import machine
+from tasks.engine.kernels.kept import kernel_features
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from loadtest import tables
-from service.bench.machine import kernel_features, machine
+from service.bench.machine import machine
 from service.cli.load import Summary
+from tasks.engine.kernels.kept import kernel_features
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 
 from loadtest.compare import told
+from tasks.engine.kernels.kept import library_folder
 
 #: Makes llama-server's log name the features of its kernels.
 _TALKATIVE = {"LLAMA_ARG_LOG_VERBOSITY": "4"}
@@ -111,7 +112,7 @@ def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> 
         *("--n-ctx", str(setting.n_ctx), *shape, *extra),
     )
     name = "ours" if workers is None else f"ours {workers}x{max(1, setting.threads // workers)}"
-    version, build = _version("concurrent-inference-server"), told.build_of(told.library_folder())
+    version, build = _version("concurrent-inference-server"), told.build_of(library_folder())
     return Server(name, version, command, "/readyz", build, lambda running: told.our_kernels(running.url))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
 import urllib.request
 from collections.abc import Iterable, Mapping
@@ -18,21 +16,13 @@ _BUFFER = re.compile(r"(\S+) model buffer size")
 _FEATURE = re.compile(r"(\w+) = 1\b")
 
 
-def library_folder() -> Path | None:
-    """Where llama-cpp-python here has its libraries, without importing it."""
-    if chosen := os.environ.get("LLAMA_CPP_LIB_PATH"):
-        return Path(chosen)
-    spec = importlib.util.find_spec("llama_cpp")
-    return Path(spec.origin).parent / "lib" if spec and spec.origin else None
-
-
-def build_of(folder: Path | None) -> str:
+def build_of(folder: Path) -> str:
     """Compiler and flags by the ``build.json`` beside a build's libraries or programs, if one is there."""
     try:
-        told = json.loads((folder / "build.json").read_text()) if folder else {}
+        told = json.loads((folder / "build.json").read_text())
     except (OSError, ValueError):
-        told = {}
-    return build_text(told) if isinstance(told, dict) else UNKNOWN_FLAGS
+        return UNKNOWN_FLAGS
+    return build_text(told)
 
 
 def build_text(told: Mapping[str, Any]) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 
 from loadtest.bare.build import Build, BuildError, Variation, parse_builds
 from loadtest.bare.native import features_on, weight_buffers
+from loadtest.builds.busy import one_core_busy
 from loadtest.builds.report import Measurement, Report, as_json, markdown
 from loadtest.compare import told
 from loadtest.compare.report import About, Comparison
@@ -16,7 +18,6 @@ from loadtest.compare.report import markdown as compared
 from loadtest.compare.servers import LlamaServer
 from loadtest.same_texts.verdict import Difference, Texts, difference, report, shifts_of
 from loadtest.tables import comparison
-from service.bench.machine import for_kernels
 
 pytestmark = pytest.mark.unit
 
@@ -60,6 +61,13 @@ def test_a_process_that_fails_says_why(folder: Path):
         Build("broken", folder).ask("loadtest.bare.speed", {"model": "none"})
 
 
+def test_the_busy_program_is_gone_afterwards():
+    before = psutil.Process().children()
+    with one_core_busy():
+        (program,) = set(psutil.Process().children()) - set(before)
+    assert not program.is_running()
+
+
 def test_what_llama_cpp_says_of_its_kernels():
     assert features_on("CPU : SSE3 = 1 | AVX2 = 1 | AMX_INT8 = 0 | REPACK = 1 | ") == "SSE3, AVX2, REPACK"
     log = [
@@ -75,17 +83,8 @@ def test_what_llama_cpp_says_of_its_kernels():
     assert told.llama_server_kernels("nothing") == told.UNKNOWN_KERNELS
 
 
-def test_features_that_matter_to_kernels():
-    assert for_kernels("fpu sse2 smep fma avx avx2 f16c avx512_vnni avx_vnni avx512_bf16 amx_tile aes") == (
-        "fma", "avx2", "f16c", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile",
-    )  # fmt: skip
-    assert for_kernels("fp asimd asimddp aes sve sve2 i8mm bf16") == (
-        "asimd", "asimddp", "sve", "sve2", "i8mm", "bf16",
-    )  # fmt: skip
-
-
 def test_compiler_and_flags_are_told_as_far_as_they_are_known(tmp_path: Path):
-    assert told.build_of(None) == told.build_of(tmp_path) == told.UNKNOWN_FLAGS
+    assert told.build_of(tmp_path) == told.UNKNOWN_FLAGS
     (tmp_path / "build.json").write_text("no JSON")
     assert told.build_of(tmp_path) == told.UNKNOWN_FLAGS
     facts = {
