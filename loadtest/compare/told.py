@@ -39,7 +39,7 @@ def _words(value: Any) -> list[str]:
     """A text or a list of texts as a list."""
     if isinstance(value, str):
         return [value] if value else []
-    return [str(part) for part in value] if isinstance(value, Iterable) else []
+    return [str(part) for part in value if part] if isinstance(value, Iterable) else []
 
 
 def our_kernels(url: str) -> str:
