@@ -27,7 +27,7 @@ def build_of(folder: Path) -> str:
 
 def build_text(told: Mapping[str, Any]) -> str:
     """One line of a ``build.json``."""
-    flags = " ".join(_words(told.get("cmake_arguments")) + _words(told.get("flags")))
+    flags = " ".join(_words(told.get("cmake")) + _words(told.get("c_flags")))
     parts = [str(told["compiler"])] if told.get("compiler") else []
     parts.append(f"flags {flags}" if flags else UNKNOWN_FLAGS)
     if variants := _words(told.get("variants")):

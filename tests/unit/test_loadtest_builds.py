@@ -89,8 +89,8 @@ def test_compiler_and_flags_are_told_as_far_as_they_are_known(tmp_path: Path):
     assert told.build_of(tmp_path) == told.UNKNOWN_FLAGS
     facts = {
         "compiler": "gcc 12",
-        "cmake_arguments": ["-DX=ON"],
-        "flags": "-fno-dse",
+        "cmake": ["-DX=ON"],
+        "c_flags": "-fno-dse",
         "variants": ["x64", "zen4"],
     }
     (tmp_path / "build.json").write_text(json.dumps(facts))
