@@ -111,10 +111,10 @@ class WorkerSettings(BrokerSettings):
     speculation: bool = Field(True, description="Guess a lone request's next tokens where it pays.")
     step_shaping: bool = Field(True, description="Measure what steps cost, and pad or split them by it.")
     stream_interval: float = Field(
-        0.016,
+        0.033,
         ge=0,
         le=1,
-        description="Seconds between two writes of streams' tokens at least; 0: each step's at once.",
+        description="Minimum seconds between writes of a stream's tokens; 0 writes every step.",
     )
     oversubscribe: bool = Field(False, description="Allow more threads than cores.")
     drain_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get at shutdown.")
