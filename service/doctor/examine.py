@@ -7,7 +7,7 @@ from pathlib import Path
 
 from service.doctor.build import look_at_build, look_at_kernels
 from service.doctor.cores import look_at_cores
-from service.doctor.finding import Finding
+from service.doctor.finding import Finding, Level
 from service.doctor.memory import look_at_memory
 from service.doctor.model import look_at_context, read_model
 from service.doctor.place import look_at_metrics_port, look_at_port, look_at_state, look_at_traces
@@ -21,12 +21,14 @@ def examine_model(path: Path, settings: WorkerSettings) -> Iterator[Finding]:
     """The model, and whether this machine can run it as ``settings`` say."""
     facts, findings = read_model(path)
     yield from findings
+    does_fit = False
     if facts is not None:
         yield look_at_context(facts, settings.n_ctx)
-        yield look_at_memory(facts, settings)
+        yield (memory := look_at_memory(facts, settings))
+        does_fit = memory.level is not Level.PROBLEM
     yield from look_at_cores(settings)
     yield look_at_build(settings)
-    if facts is not None:
+    if does_fit:  # else computing would take the memory that isn't there
         yield look_at_kernels(path, settings)
     if settings.metrics_port:
         yield look_at_metrics_port(settings.metrics_host, settings.metrics_port)

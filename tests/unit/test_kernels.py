@@ -86,6 +86,13 @@ def test_nonsense_is_a_failure_too(shape: Shape):
     assert "computed NaN" in proof.warning
 
 
+def test_memory_that_runs_out_is_no_fault_of_kernels(shape: Shape):
+    trials = Trials(good=None, failure=Outcome(failure="ended with SIGKILL while making the context"))
+    with pytest.raises(ModelError, match="lower --n-ctx, --slots or --workers"):
+        prove(shape, trials)
+    assert len(trials.tried) == 1
+
+
 def test_what_was_found_is_found_again_without_a_trial(shape: Shape):
     found = prove(shape, Trials(good=candidates(VARIANTS, 2)[2], failure=Outcome(failure="hung")))
     assert proven(shape) == found  # a trial of this file would raise

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.engine.errors import KernelsError
+from tasks.engine.errors import KernelsError, ModelError
 from tasks.engine.kernels import kept
 from tasks.engine.kernels.choice import KernelSet, candidates, lost
 from tasks.engine.kernels.trial import Plan
@@ -124,6 +124,7 @@ def prove(shape: Shape, try_out: Run = run) -> Proof:
 
 def _first_good(shape: Shape, expected: Path, try_out: Run) -> Proof:
     reference = try_out(shape.plan(expected, None), _reference_limit_s(shape))
+    _failure(reference)
     limit_s = max(MIN_LIMIT_S, PATIENCE * float(reference.result.get("took_s", 0.0)))
     rejected: list[Rejected] = []
     for kernels in candidates(reference.variants, shape.threads):
@@ -136,6 +137,11 @@ def _first_good(shape: Shape, expected: Path, try_out: Run) -> Proof:
 
 
 def _failure(outcome: Outcome) -> str:
+    if "SIGKILL" in outcome.failure:
+        raise ModelError(
+            f"the first batches were not computed: their process {outcome.failure}, which is what the system "
+            "does when memory runs out; lower --n-ctx, --slots or --workers"
+        )
     return outcome.failure or str(outcome.result.get("fault") or "")
 
 
