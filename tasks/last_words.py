@@ -33,7 +33,7 @@ def leave(redis: Redis, words: LastWords) -> None:
     """Keep them, in place of what the same worker said before."""
     text = json.dumps({"worker": words.worker, "model": words.model, "text": words.text})
     announce = redis.register_script(script_source("announce"))
-    announce(args=[keys.last_words(words.worker), keys.LAST_WORDS, words.worker, text, TTL_S])
+    announce(args=[keys.LAST_WORDS, words.worker, TTL_S, keys.last_words(words.worker), text])
 
 
 def read(redis: Redis) -> list[LastWords]:
