@@ -187,7 +187,7 @@ class Listener:
             check()
 
     def _offer(self, raw: dict[str, Any]) -> bool:
-        if FIELD in raw or "end" in raw:  # the long way knows what to do
+        if FIELD in raw or "end" in raw or not {"s", "t"} <= raw.keys():  # the long way knows what to do
             return False
         seq, sink = raw["s"], self._sink
         if seq != self.seq + 1 or sink is None or not sink(seq, raw["t"]):

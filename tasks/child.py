@@ -287,3 +287,6 @@ class WorkerChild:
             action()
         except redis.RedisError as error:
             logger.warning("could not register: %s", error)
+        except Exception:
+            # A heart that stops would take a child that works out of the list.
+            logger.exception("could not register")

@@ -161,10 +161,15 @@ def generate(request_id: str, *_: Any, **__: Any) -> None:
 
 @signals.worker_init.connect(weak=False)
 def _on_worker_init(sender: Any, **_: Any) -> None:
+    logs.configure(sender.app.settings)  # Celery comes to that later, and kernels have something to say
     try:
         _engine.prepare(sender)
     except ModelError as error:
         refuse_to_start(sender, explain_refusal(str(error), Circumstances.of(sender.app)))
+    except Exception as error:
+        # Celery would only log it, and go on with a worker that is not prepared.
+        logger.exception("this worker can't start")
+        refuse_to_start(sender, f"The worker can't start: {error!r}; its log says where.")
 
 
 @signals.worker_process_init.connect(weak=False)

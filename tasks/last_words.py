@@ -6,11 +6,12 @@ They are forgotten when a worker of the same model becomes ready. Functions rais
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
-from tasks import keys
+from tasks import keys, versions
 from tasks.store import script_source
+from tasks.tolerant import read_or_warn
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -44,8 +45,8 @@ def read(redis: Redis) -> list[LastWords]:
             pipe.get(keys.last_words(worker))
             pipe.pttl(keys.last_words(worker))
         answers = pipe.execute() if workers else []
-    found = [_parse(raw, left) for raw, left in zip(answers[::2], answers[1::2], strict=True) if raw]
-    return sorted(found, key=lambda words: words.age_s)
+    found = (_parse(raw, left) for raw, left in zip(answers[::2], answers[1::2], strict=True) if raw)
+    return sorted(filter(None, found), key=lambda words: words.age_s)
 
 
 def forget(redis: Redis, model: str) -> None:
@@ -56,5 +57,6 @@ def forget(redis: Redis, model: str) -> None:
             redis.zrem(keys.LAST_WORDS, words.worker)
 
 
-def _parse(raw: Any, left_ms: int) -> LastWords:
-    return LastWords(**json.loads(raw), age_s=max(0.0, TTL_S - left_ms / 1e3))
+def _parse(raw: bytes, left_ms: int) -> LastWords | None:
+    found = read_or_warn(LastWords, raw, "worker's last words", versions.REGISTRATION)
+    return None if found is None else replace(found, age_s=max(0.0, TTL_S - left_ms / 1e3))

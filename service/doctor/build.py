@@ -45,7 +45,7 @@ def look_at_kernels(path: Path, settings: WorkerSettings) -> Finding:
     """Whether the first batches of this model come out right here, computed now as a child would."""
     shape = settings.shape
     asked = {
-        "model": str(path),
+        "model": str(path.absolute()),
         "gpu_layers": settings.gpu_layers,
         "slots": shape.slots,
         "n_ctx": settings.n_ctx,
@@ -55,7 +55,7 @@ def look_at_kernels(path: Path, settings: WorkerSettings) -> Finding:
     try:
         found = ask("tasks.engine.kernels.report", json.dumps(asked))
     except NativeError as error:
-        return Finding("kernels", Level.PROBLEM, str(error), _REPAIR)
+        return Finding("kernels", Level.PROBLEM, str(error), _REPAIR if "kernels" in str(error) else "")
     return Finding.judge("kernels", f"computed with {found['chosen']}", warning=found["warning"])
 
 

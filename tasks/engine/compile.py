@@ -164,7 +164,7 @@ def _pip(python: str, *arguments: str) -> None:
 
 
 def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache"
     return Path(home, "inference-server", "wheels")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.engine.cores import Threads
@@ -30,7 +28,7 @@ def known_costs(context: Context, threads: Threads, note: SharedNote) -> CostTab
     found = CostTable.from_json(note.read())
     if found is None:
         counts = tuple(sorted({1, threads.least, threads.most}))
-        with _turn(context.model.path):
+        with kept.turn(context.model.path):
             found = CostTable.from_json(note.read()) or _kept_or_measured(context, counts)
             note.write(found.to_json())
     return found
@@ -38,29 +36,15 @@ def known_costs(context: Context, threads: Threads, note: SharedNote) -> CostTab
 
 def _kept_or_measured(context: Context, counts: tuple[int, ...]) -> CostTable:
     path = _path(context, counts)
-    kept, num_starts = _read(path)
-    if kept is not None and num_starts >= STARTS:
-        return kept
+    earlier, num_starts = _read(path)
+    if earlier is not None and num_starts >= STARTS:
+        return earlier
     measured, is_sound = measure(context, counts)
     if not is_sound:
-        return kept or measured
-    best = measured if kept is None else kept.quickest(measured)
+        return earlier or measured
+    best = measured if earlier is None else earlier.quickest(measured)
     _keep(path, best, num_starts + 1)
     return best
-
-
-@contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """Wait until no other process measures steps of this model: they would take each other's cores.
-
-    The lock is the system's, so it is free when its holder dies. Where there is none, nobody waits.
-    """
-    with path.open("rb") as file:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _path(context: Context, counts: tuple[int, ...]) -> Path:

@@ -436,11 +436,13 @@ def _stages(model: Model, sampling: Sampling) -> Iterable[Any]:
 def _check_file(path: Path) -> None:
     if not path.is_file():
         raise ModelError(f"{path}: no such file; `inference-server model fetch` gets the default model")
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ModelError(
-                f"{path}: not a GGUF file; convert the model to GGUF or choose another with --model"
-            )
+    try:
+        with path.open("rb") as file:
+            begins = file.read(4)
+    except OSError as error:
+        raise ModelError(f"{path}: can't be read ({error.strerror}); see to its permissions") from error
+    if begins != b"GGUF":
+        raise ModelError(f"{path}: not a GGUF file; convert the model to GGUF or choose another with --model")
 
 
 def _load_failure(path: Path) -> str:

@@ -101,7 +101,9 @@ def recipe_for(compiler: Compiler, version: str, environ: Mapping[str, str] = os
     _refuse_reserved(added)
     tiles = examine_tiles(compiler, cxx_flags)
     cmake, why = _layout(compiler)
-    is_portable = "-DGGML_NATIVE=OFF" in cmake and "-DGGML_NATIVE=ON" not in added
+    is_portable = "-DGGML_NATIVE=OFF" in cmake
+    if is_portable and "-DGGML_NATIVE=ON" in added:  # which ggml refuses to build with variants
+        is_portable, cmake = False, tuple(each for each in cmake if each not in _VARIANTS)
     if added:
         why += (f"{shlex.join(added)}: from the variable CMAKE_ARGS.",)
     return Recipe(

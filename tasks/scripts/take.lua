@@ -11,16 +11,25 @@ local function format_of(headers)
   return tonumber(headers.v) or math.huge
 end
 
+-- A message as a table with properties; nil for what no publisher of Celery's writes.
+local function read(message)
+  local ok, decoded = pcall(cjson.decode, message)
+  if not ok or type(decoded) ~= 'table' or type(decoded.properties) ~= 'table' then return nil end
+  if type(decoded.headers) ~= 'table' then decoded.headers = {} end
+  return decoded
+end
+
 local function take_from(list)
+  while redis.call('LLEN', list) > 0 and not read(redis.call('LINDEX', list, -1)) do redis.call('RPOP', list) end
   for i = -1, -math.min(redis.call('LLEN', list), LOOK_AT), -1 do
     local message = redis.call('LINDEX', list, i)
-    local decoded = cjson.decode(message)
-    local headers = decoded.headers or {}
-    if not known or format_of(headers) <= known then
+    local decoded = read(message)
+    local headers = decoded and decoded.headers
+    if decoded and (not known or format_of(headers) <= known) then
       if i == -1 then redis.call('RPOP', list) else redis.call('LREM', list, -1, message) end
       return message, decoded.properties
     end
-    passed = passed or { tostring(headers.id), tostring(format_of(headers)) }
+    passed = passed or decoded and { tostring(headers.id), tostring(format_of(headers)) }
   end
 end
 

@@ -161,6 +161,17 @@ def test_acknowledge_removes_message_and_lease(connection: Connection, redis: Re
     assert redis.hlen(UNACKED) == redis.zcard(LEASES) == 0
 
 
+@pytest.mark.parametrize("garbage", ["no JSON", "[1]", '{"headers": null}', '{"properties": 1}'])
+def test_what_is_no_message_does_not_block_the_queue(
+    connection: Connection, redis: Redis, garbage: str
+) -> None:
+    redis.rpush(NAME, garbage)  # the right end is served first
+    publish(connection, "a")
+    [message] = receive(connection)
+    assert message.headers["id"] == "a"
+    assert redis.llen(NAME) == 0
+
+
 def test_lease_has_the_servers_time(connection: Connection, redis: Redis) -> None:
     before = redis.time()[0]
     publish(connection, "a")

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
-from tasks import keys, tolerant
+from tasks import keys, last_words, tolerant
 from tasks.celery import create_app
 from tasks.messages import ErrorCode, Event, State
 from tasks.queue import RequestQueue
@@ -305,3 +305,13 @@ def test_newer_request_is_polled_and_cancelled(valkey_url: str, api: Api, script
 
 def test_what_this_release_writes_the_last_one_reads() -> None:
     assert "v" not in json.loads(Event(1, "t", (1,)).to_json())
+
+
+def test_last_words_of_a_newer_release_are_read_or_left_out(redis: Redis) -> None:
+    for name, extra in (("a@h", {"new": 1}), ("b@h", {"v": 99})):
+        text = json.dumps({"worker": name, "model": "m", "text": "why", **extra})
+        redis.set(keys.last_words(name), text, ex=60)
+        redis.zadd(keys.LAST_WORDS, {name: 1.0})
+    assert [(words.worker, words.text) for words in last_words.read(redis)] == [("a@h", "why")]
+    last_words.forget(redis, "m")
+    assert [words.worker for words in last_words.read(redis)] == []

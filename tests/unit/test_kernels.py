@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,14 @@ def test_no_set_at_all_is_an_error_that_names_each(shape: Shape):
 @pytest.mark.parametrize("raw", [None, [], {}, {"chosen": {}}, {"chosen": {"x": 1}, "rejected": []}, "text"])
 def test_what_can_not_be_read_is_not_there(raw: Any):
     assert Proof.from_json(raw) is None
+
+
+def test_a_path_holds_in_every_folder(shape: Shape, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(shape.model.parent)
+    found = prove(shape, Trials(good=candidates(VARIANTS, 2)[0], failure=Outcome()))
+    relative = Shape(**{**asdict(shape), "model": Path(shape.model.name)})
+    assert relative.plan(Path("e"), None).model == str(shape.model)
+    assert proven(relative) == found
 
 
 def test_a_row_is_judged_by_the_plainest_kernels():

@@ -9,7 +9,8 @@ import logging
 import os
 import platform
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ def library_folder() -> Path:
 @cache
 def machine_and_library() -> str:
     """A short digest of this host, its processor's features and llama.cpp's libraries."""
-    files = sorted(library_folder().glob("*.so*"))
-    libraries = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    folder = library_folder()
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    libraries = [_identity(path) for path in files if ".so" in path.name or path.suffix == ".dylib"]
     return digest(platform.node(), platform.machine(), processor_flags(), libraries)
 
 
@@ -60,9 +62,36 @@ def digest(*parts: object) -> str:
 
 
 def model_identity(path: Path) -> tuple[str, int, int]:
-    """What tells a model file from another one in its place."""
-    file = path.stat()
+    """What tells a model file from another one in its place; zeros where there is none."""
+    return _identity(path.absolute())
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    try:
+        file = path.stat()
+    except OSError:
+        return str(path), 0, 0
     return str(path), file.st_size, file.st_mtime_ns
+
+
+def model_size(path: Path) -> int:
+    """Bytes of a file; 0 where there is none."""
+    return model_identity(path)[1]
+
+
+@contextmanager
+def turn(path: Path) -> Iterator[None]:
+    """Wait until no other process measures or proves this model: they would take each other's cores.
+
+    The lock is the system's, so it is free when its holder dies. Where there is none, nobody waits.
+    """
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            file = stack.enter_context(path.open("rb"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def kept_path(kind: str, *parts: object) -> Path:
@@ -85,12 +114,6 @@ def age_s(path: Path) -> float:
         return time.time() - path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def forget(path: Path) -> None:
-    """Drop what is kept, if anything is."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def keep(path: Path, found: Any) -> None:

@@ -23,7 +23,7 @@ try:
     import llama_cpp
 except (AttributeError, ImportError, OSError, RuntimeError) as error:
     raise KernelsError(
-        f"llama.cpp's library can't be used: {error}; `inference-server doctor --repair` builds it anew"
+        f"llama.cpp's library can't be used: {error}; `inference-server doctor --repair` installs it again"
     ) from error
 
 __all__ = ["llama_cpp", "load_best", "load_kernels", "variants"]

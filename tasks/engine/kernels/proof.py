@@ -27,6 +27,8 @@ PATIENCE, MIN_LIMIT_S = 3.0, 4.0
 HUNG_FOR_S = 24 * 3600.0
 #: Seconds that a stage of the plainest kernels may take by a model's bytes, since nothing is known before.
 _BYTES_PER_S = 20e6
+#: Seconds in which a GPU's driver may compile kernels for a device that they weren't built for.
+_GPU_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Shape:
 
     def plan(self, expected: Path, kernels: KernelSet | None) -> Plan:
         """A trial in this shape."""
-        raw = {**asdict(self), "model": str(self.model), "expected": str(expected)}
+        raw = {**asdict(self), "model": str(self.model.absolute()), "expected": str(expected)}
         return Plan(**raw, kernels=None if kernels is None else asdict(kernels))
 
 
@@ -52,6 +54,11 @@ class Rejected:
 
     kernels: KernelSet
     failure: str
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether a busy or crowded machine may have been at fault: no signal ended it, nothing was wrong."""
+        return self.failure.startswith(HUNG) or "exit status" in self.failure
 
     def __str__(self) -> str:
         return f"{self.kernels}: {self.failure}"
@@ -73,7 +80,7 @@ class Proof:
         return (
             f"llama.cpp's quickest kernels fail here ({failures}), so {self.chosen} serves, without "
             f"{lost(self.rejected[0].kernels, self.chosen)}. "
-            "`inference-server doctor --repair` builds llama.cpp anew"
+            "`inference-server doctor --repair` installs llama.cpp as compiled for this machine"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +102,8 @@ def proven(shape: Shape) -> Proof:
     proof = _kept(_path(shape))
     if proof is None:
         logger.info("computing the first batches with llama.cpp's kernels, to see that they work here")
-        proof = prove(shape)
+        with kept.turn(shape.model):
+            proof = _kept(_path(shape)) or prove(shape)
     if proof.warning:
         logger.warning("%s", proof.warning)
     logger.info("kernels: %s", proof.chosen)
@@ -104,7 +112,7 @@ def proven(shape: Shape) -> Proof:
 
 def _kept(path: Path) -> Proof | None:
     proof = Proof.from_json(kept.read(path))
-    is_passing = proof is not None and any(HUNG in each.failure for each in proof.rejected)
+    is_passing = proof is not None and any(each.may_pass for each in proof.rejected)
     return None if is_passing and kept.age_s(path) > HUNG_FOR_S else proof
 
 
@@ -115,7 +123,6 @@ def prove(shape: Shape, try_out: Run = run) -> Proof:
         KernelsError: no set does; the message has all failures.
         ModelError: the file or the memory is at fault.
     """
-    kept.forget(_path(shape))
     with tempfile.TemporaryDirectory(prefix="kernels-") as folder:
         proof = _first_good(shape, Path(folder) / "expected.npy", try_out)
     kept.keep(_path(shape), proof.to_json())
@@ -125,7 +132,8 @@ def prove(shape: Shape, try_out: Run = run) -> Proof:
 def _first_good(shape: Shape, expected: Path, try_out: Run) -> Proof:
     reference = try_out(shape.plan(expected, None), _reference_limit_s(shape))
     _failure(reference)
-    limit_s = max(MIN_LIMIT_S, PATIENCE * float(reference.result.get("took_s", 0.0)))
+    took_s = reference.result.get("took_s")
+    limit_s = max(MIN_LIMIT_S, PATIENCE * took_s) if took_s else _reference_limit_s(shape)
     rejected: list[Rejected] = []
     for kernels in candidates(reference.variants, shape.threads):
         failure = _failure(try_out(shape.plan(expected, kernels), limit_s))
@@ -152,14 +160,14 @@ def _last_words(reference: Outcome, rejected: list[Rejected]) -> Iterator[str]:
     yield from (f"  {each}" for each in rejected)
     features = " ".join(kept.kernel_features())
     yield f"The processor has: {features or 'features that this system does not list'}."
-    yield "`inference-server doctor --repair` builds llama.cpp anew for this machine; then start again."
+    yield "`inference-server doctor --repair` installs llama.cpp compiled for this machine; then start again."
 
 
 def _reference_limit_s(shape: Shape) -> float:
-    size = shape.model.stat().st_size if shape.model.exists() else 0
-    return MIN_LIMIT_S + size / _BYTES_PER_S
+    compiling_s = _GPU_S if shape.gpu_layers else 0.0
+    return MIN_LIMIT_S + compiling_s + kept.model_size(shape.model) / _BYTES_PER_S
 
 
 def _path(shape: Shape) -> Path:
-    identity = kept.model_identity(shape.model) if shape.model.exists() else str(shape.model)
-    return kept.kept_path("kernels", json.dumps(asdict(shape), default=str, sort_keys=True), identity)
+    described = {**asdict(shape), "model": kept.model_identity(shape.model)}
+    return kept.kept_path("kernels", json.dumps(described, sort_keys=True))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.engine.errors import ModelError
+from tasks.engine.errors import KernelsError, ModelError
 from tasks.engine.kernels.choice import KernelSet, reference
 from tasks.engine.kernels.judge import fault
 
@@ -60,6 +60,8 @@ def main() -> int:
     plan = Plan(**json.loads(sys.argv[1]))
     try:
         _compute_reference(plan) if plan.kernels is None else _try(plan, KernelSet(**plan.kernels))
+    except KernelsError as error:  # others may do
+        _say(result={"fault": str(error)})
     except ModelError as error:
         _say(error=str(error))
         return 1
@@ -97,6 +99,9 @@ def _try_in_child(plan: Plan, kernels: KernelSet, model: Any) -> None:
     try:
         logits = _compute(plan, model or _load(plan, kernels), kernels)
         _say(result={"fault": fault(logits, _expected(plan))})
+        status = 0
+    except KernelsError as error:
+        _say(result={"fault": str(error)})
         status = 0
     except ModelError as error:
         _say(error=str(error))
@@ -156,7 +161,10 @@ def _token(model: Any, number: int) -> int:
 def _expected(plan: Plan) -> NDArray[np.float32] | None:
     """What the plainest kernels computed; ``None`` when they could not."""
     path = Path(plan.expected)
-    return np.load(path) if path.exists() else None
+    if not path.exists():
+        return None
+    found: NDArray[np.float32] = np.load(path)
+    return found if np.isfinite(found).all() else None
 
 
 def _say(**what: Any) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.engine.errors import ModelError
+from tasks.engine.kernels.kept import model_size
 from tasks.engine.kernels.trial import Plan
 
 #: Where the package is imported from: the trial imports the same one.
@@ -26,6 +27,12 @@ _LOAD_BYTES_PER_S, _LOAD_S = 20e6, 30.0
 
 #: How the failure of a trial that came to no end begins.
 HUNG = "hung"
+
+
+def _environment() -> dict[str, str]:
+    """This process's, where no path depends on the folder that it runs in."""
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+    return {**os.environ, **({"LLAMA_CPP_LIB_PATH": str(Path(folder).absolute())} if folder else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,8 @@ def run(plan: Plan, limit_s: float) -> Outcome:
     """
     command = [sys.executable, "-m", "tasks.engine.kernels.trial", json.dumps(asdict(plan))]
     process = subprocess.Popen(
-        command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        command, cwd=_ROOT, env=_environment(),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
     try:
@@ -61,8 +69,7 @@ def run(plan: Plan, limit_s: float) -> Outcome:
 class _Watch:
     def __init__(self, process: subprocess.Popen[bytes], model: Path, limit_s: float) -> None:
         self._process, self._limit_s = process, limit_s
-        size = model.stat().st_size if model.exists() else 0
-        self._load_limit_s = _LOAD_S + size / _LOAD_BYTES_PER_S
+        self._load_limit_s = _LOAD_S + model_size(model) / _LOAD_BYTES_PER_S
         self._stage = "starting"
         self._variants: tuple[str, ...] = ()
         self._rest = b""
@@ -75,7 +82,7 @@ class _Watch:
         while (line := self._line()) is not None:
             if not line:
                 return self._ended(self._process.wait())
-            told = json.loads(line)
+            told = _told(line)
             if "result" in told:
                 return Outcome(result=told["result"])
             if "died" in told:
@@ -109,6 +116,15 @@ class _Watch:
     def _ended(self, status: int) -> Outcome:
         how = signal_name(-status) if status < 0 else f"exit status {status}"
         return Outcome(failure=f"ended with {how} while {self._stage}")
+
+
+def _told(line: bytes) -> dict[str, Any]:
+    """What a line says; nothing if it is not the trial's own, but some library's."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def signal_name(number: int) -> str:
