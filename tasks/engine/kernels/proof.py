@@ -72,6 +72,11 @@ class Proof:
     rejected: tuple[Rejected, ...] = ()
 
     @property
+    def may_pass(self) -> bool:
+        """Whether a quieter machine might find a quicker set."""
+        return any(each.may_pass for each in self.rejected)
+
+    @property
     def warning(self) -> str:
         """What was rejected, why, and what is lost by it; empty if the first set serves."""
         if not self.rejected:
@@ -112,8 +117,8 @@ def proven(shape: Shape) -> Proof:
 
 def _kept(path: Path) -> Proof | None:
     proof = Proof.from_json(kept.read(path))
-    is_passing = proof is not None and any(each.may_pass for each in proof.rejected)
-    return None if is_passing and kept.age_s(path) > HUNG_FOR_S else proof
+    is_old = proof is not None and proof.may_pass and kept.age_s(path) > HUNG_FOR_S
+    return None if is_old else proof
 
 
 def prove(shape: Shape, try_out: Run = run) -> Proof:
@@ -125,7 +130,9 @@ def prove(shape: Shape, try_out: Run = run) -> Proof:
     """
     with tempfile.TemporaryDirectory(prefix="kernels-") as folder:
         proof = _first_good(shape, Path(folder) / "expected.npy", try_out)
-    kept.keep(_path(shape), proof.to_json())
+    # What a busy machine may have spoiled doesn't replace what was found before.
+    if not (proof.may_pass and _kept(_path(shape))):
+        kept.keep(_path(shape), proof.to_json())
     return proof
 
 

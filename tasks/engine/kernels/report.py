@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tasks.engine.errors import ModelError
+from tasks.engine.kernels.kept import turn
 from tasks.engine.kernels.proof import Shape, prove
 
 
@@ -17,7 +18,9 @@ def main() -> int:
     """Print which set serves in the shape of the first argument, a JSON object."""
     raw = json.loads(sys.argv[1])
     try:
-        proof = prove(Shape(**{**raw, "model": Path(raw["model"])}))
+        shape = Shape(**{**raw, "model": Path(raw["model"])})
+        with turn(shape.model):
+            proof = prove(shape)
     except ModelError as error:
         sys.stderr.write(f"{error}\n")
         return 1
