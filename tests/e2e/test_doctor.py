@@ -27,8 +27,20 @@ def doctor(state: Path, *options: str, port: int | None = None) -> tuple[int, di
 def test_a_machine_that_serves_is_fit(model_path: Path, tmp_path: Path):
     code, found = doctor(tmp_path)
     assert code == 0
-    expected = {"model", "context", "memory", "cores", "load", "llama.cpp", "queue", "port", "state"}
+    expected = {
+        "model",
+        "context",
+        "memory",
+        "cores",
+        "load",
+        "llama.cpp",
+        "kernels",
+        "queue",
+        "port",
+        "state",
+    }
     assert set(found) == expected
+    assert found["kernels"]["level"] != "problem"
     assert found["model"]["level"] == "ok"
 
 

@@ -87,6 +87,20 @@ def test_nonsense_is_a_failure_too(shape: Shape):
     assert "computed NaN" in proof.warning
 
 
+def test_where_the_plainest_kernels_hang_only_one_thread_is_tried(shape: Shape):
+    tried: list[KernelSet] = []
+
+    def trial(plan: Plan, limit_s: float) -> Outcome:
+        if plan.kernels is None:
+            return Outcome(failure=f"{HUNG} while computing one row", variants=tuple(VARIANTS))
+        tried.append(KernelSet(**plan.kernels))
+        return Outcome(result={"fault": None})
+
+    proof = prove(shape, trial)
+    assert tried == [proof.chosen] == [KernelSet("sapphirerapids", True, 1)]
+    assert "1 of 2 threads" in proof.warning
+
+
 def test_memory_that_runs_out_is_no_fault_of_kernels(shape: Shape):
     trials = Trials(good=None, failure=Outcome(failure="ended with SIGKILL while making the context"))
     with pytest.raises(ModelError, match="lower --n-ctx, --slots or --workers"):

@@ -58,7 +58,7 @@ class Rejected:
     @property
     def may_pass(self) -> bool:
         """Whether a busy or crowded machine may have been at fault: no signal ended it, nothing was wrong."""
-        return self.failure.startswith(HUNG) or "exit status" in self.failure
+        return HUNG in self.failure or "exit status" in self.failure
 
     def __str__(self) -> str:
         return f"{self.kernels}: {self.failure}"
@@ -139,16 +139,32 @@ def prove(shape: Shape, try_out: Run = run) -> Proof:
 def _first_good(shape: Shape, expected: Path, try_out: Run) -> Proof:
     reference = try_out(shape.plan(expected, None), _reference_limit_s(shape))
     _failure(reference)
-    took_s = reference.result.get("took_s")
-    limit_s = max(MIN_LIMIT_S, PATIENCE * took_s) if took_s else _reference_limit_s(shape)
-    rejected: list[Rejected] = []
-    for kernels in candidates(reference.variants, shape.threads):
+    limit_s = _limit_s(shape, reference)
+    sets, rejected = _to_try(shape, reference)
+    for kernels in sets:
         failure = _failure(try_out(shape.plan(expected, kernels), limit_s))
         if not failure:
             return Proof(kernels, tuple(rejected))
         rejected.append(Rejected(kernels, failure))
         logger.warning("kernels rejected: %s", rejected[-1])
     raise KernelsError("\n".join(_last_words(reference, rejected)))
+
+
+def _to_try(shape: Shape, reference: Outcome) -> tuple[list[KernelSet], list[Rejected]]:
+    """The sets on trial, and what is out already: where the plainest kernels hang, several threads do."""
+    sets = list(candidates(reference.variants, shape.threads))
+    if shape.threads == 1 or not reference.failure.startswith(HUNG):
+        return sets, []
+    failure = f"the plainest kernels {reference.failure}, so several threads are out"
+    return [each for each in sets if each.threads == 1], [Rejected(sets[0], failure)]
+
+
+def _limit_s(shape: Shape, reference: Outcome) -> float:
+    """Seconds for a stage, by what the plainest kernels took; where they hung, a part of their limit."""
+    if took_s := reference.result.get("took_s"):
+        return float(max(MIN_LIMIT_S, PATIENCE * took_s))
+    has_hung = reference.failure.startswith(HUNG)
+    return max(MIN_LIMIT_S, _reference_limit_s(shape) / (4 if has_hung else 1))
 
 
 def _failure(outcome: Outcome) -> str:
