@@ -81,13 +81,19 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# An installed version satisfies the lock file, so llama-cpp-python goes in before the rest.
 $(VENV)/.llama: $(VENV)/.made requirements.lock $(RECIPE)
 	@$(PY) tasks/engine/compile.py $(if $(WHEELS),--wheels "$(WHEELS)")
 	@touch $@
 
-$(VENV)/.runtime: deploy/requirements.lock pyproject.toml $(VENV)/.llama
-	$(PY) -m pip install --quiet --require-hashes -r deploy/requirements.lock
+# All that serving needs but llama-cpp-python, which only the recipe may compile.
+$(VENV)/.packages: $(VENV)/.made deploy/requirements.lock
+	@sed '/^llama-cpp-python==/,/[^\\]$$/d' deploy/requirements.lock > $@.lock
+	@$(PY) -m pip install --quiet --require-hashes -r $@.lock
+	@touch $@
+
+# Compiling takes minutes, in which the packages are installed.
+$(VENV)/.runtime: $(VENV)/.made deploy/requirements.lock requirements.lock pyproject.toml $(RECIPE)
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.llama $(VENV)/.packages
 	$(PY) -m pip install --quiet --no-deps -e .
 	@touch $@
 

@@ -59,7 +59,7 @@ def _encoded(name: str, folder: Path, threads: int) -> Path:
     if name == "Q4_1":
         return source
     target = folder / f"{name}.gguf"
-    command = [sys.executable, "-m", "tasks.engine.quantize", str(source), str(target), name]
+    command = [sys.executable, "-P", "-m", "tasks.engine.quantize", str(source), str(target), name]
     subprocess.run([*command, "--threads", str(threads)], check=True)
     return target
 

@@ -235,7 +235,7 @@ def _encode(source: Source, encoding: str, work: _Work, part: Path, progress: Pr
 
 def _recode(source: Path, encoding: str, work: _Work, part: Path, progress: Progress) -> None:
     progress.stage(f"Re-encoding as {encoding}")
-    command = [sys.executable, "-m", "tasks.engine.quantize", str(source), str(part), encoding]
+    command = [sys.executable, "-P", "-m", "tasks.engine.quantize", str(source), str(part), encoding]
     try:
         _run(command, re.compile(r"\[\s*(\d+)/\s*(\d+)\]"), progress, work)
     except _CommandError as error:

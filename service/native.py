@@ -14,7 +14,8 @@ class NativeError(Exception):
 
 def ask(module: str, *arguments: str) -> dict[str, Any]:
     """The JSON object that ``python -m module`` prints last. Raises :class:`NativeError`."""
-    command = [sys.executable, "-m", module, *arguments]
+    # -P: the working directory may be anyone's, with a folder that is called ``tasks``.
+    command = [sys.executable, "-P", "-m", module, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery, signals
+from celery import Celery, concurrency, signals
 from celery.app.amqp import AMQP
 
 from tasks import logs
@@ -79,6 +79,8 @@ def _add_steps(app: App) -> None:
     from tasks.exporter import Exporter
     from tasks.steps import Drain, Leases
 
+    # Celery's own would start children that crash again for ever.
+    concurrency.ALIASES["processes"] = "tasks.guarded_pool:GuardedTaskPool"
     app.steps["worker"].update((Leases, Drain, Exporter))
 
 

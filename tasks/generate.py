@@ -49,7 +49,7 @@ class ProcessEngine:
         self._model: Model | None = None
         self._child: WorkerChild | None = None
         self._worker = "worker"
-        self._slots = 1
+        self._slots, self._forks = 1, True
         self._cores = CorePool(1, 1)
         #: The worker's own process, which has children or not.
         self.parent = os.getpid()
@@ -63,9 +63,10 @@ class ProcessEngine:
         settings: WorkerSettings = worker.app.settings
         pool, shape = get_implementation(worker.pool_cls), settings.shape
         self._worker, self.parent = worker.hostname, os.getpid()
+        self._forks = issubclass(pool, Prefork)
         if issubclass(pool, TaskPool):
             self._slots = shape.slots
-        elif issubclass(pool, Prefork):
+        elif self._forks:
             self._slots = 1
         else:
             self._slots = worker.concurrency
@@ -127,6 +128,7 @@ class ProcessEngine:
                 n_ctx=settings.n_ctx,
                 n_batch=settings.n_batch,
                 threads=threads,
+                forks=self._forks,
             )
         ).chosen
 

@@ -20,27 +20,17 @@ from typing import Any
 
 from billiard.common import TERM_SIGNAL
 from billiard.einfo import ExceptionInfo
-from billiard.pool import ACK, DEATH, EX_FAILURE, EX_OK, READY, RUN, TASK, MaybeEncodingError
-from celery.concurrency import asynpool, prefork
+from billiard.pool import ACK, DEATH, EX_FAILURE, EX_OK, READY, TASK, MaybeEncodingError
+from celery.concurrency import asynpool
 from celery.exceptions import ImproperlyConfigured
-from kombu.asynchronous import get_event_loop
 from redis import RedisError
 
 from tasks.affinity import Affinity, prefixes_in
-from tasks.crash_loop import MAX_DEATHS, CrashLoop
-from tasks.diagnosis import Circumstances, Death, explain_deaths
 from tasks.engine.cost_table import CostTable
-from tasks.model_file import ModelFile
+from tasks.guarded_pool import GuardedPool, GuardedTaskPool
 from tasks.placement import Crew, advised
 
 logger = logging.getLogger(__name__)
-
-#: Seconds between looks for a child whose exit was announced but which the system has not buried yet.
-REAP_INTERVAL_S = 0.02
-#: Looks at most; Celery's own, every five seconds, comes after them.
-REAP_TRIES = 100
-#: Seconds between two looks at the model's file.
-LOOK_INTERVAL_S = 2.0
 
 
 class SlotWorker(asynpool.Worker):  # type: ignore[misc]
@@ -145,18 +135,11 @@ class Slots:
         return sum(num >= self._slots for num in self._taken.values())
 
 
-class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
+class SlotPool(GuardedPool):
     """The parent's side: gives each job to the child that has its conversation, or where it costs least."""
 
     def __init__(
-        self,
-        processes: int,
-        *args: Any,
-        crew: Crew,
-        costs: Callable[[], CostTable | None],
-        on_hopeless: Callable[[int, int, int], None],
-        look: Callable[[], None],
-        **kwargs: Any,
+        self, processes: int, *args: Any, crew: Crew, costs: Callable[[], CostTable | None], **kwargs: Any
     ) -> None:
         """Start the children.
 
@@ -165,14 +148,10 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
             args: Celery's.
             crew: what the children share.
             costs: what a step costs, if that is known.
-            on_hopeless: hears of a child's place, its exit status, and how many died there in a row.
-            look: called every other second.
-            kwargs: Celery's.
+            kwargs: Celery's, and those of :class:`GuardedPool`.
         """
         # Before Celery's part, which starts the children.
         self._crew, self._costs, slots = crew, costs, crew.slots
-        self._on_hopeless, self._look = on_hopeless, look
-        self._crash_loop = CrashLoop()
         self.Worker = partial(SlotWorker, slots=slots)
         super().__init__(processes, *args, **kwargs)
         self.slots = slots
@@ -218,53 +197,9 @@ class SlotPool(asynpool.AsynPool):  # type: ignore[misc]
         child = self._fileno_to_inq.get(pipe)
         return int(child.index) if child else 0
 
-    def on_process_alive(self, pid: int) -> None:
-        """A child is ready, that is, its engine has computed something."""
-        super().on_process_alive(pid)
-        child, _ = self._process_by_pid(pid)
-        if child is not None:
-            child.was_ready = True
-            self._crash_loop.note_ready(child.index)
-
-    def _join_exited_workers(self, shutdown: bool = False) -> list[int]:
-        before = list(self._pool)
-        exited: list[int] = super()._join_exited_workers(shutdown)
-        for child in before:
-            if child not in self._pool:
-                self._note_death(child)
-        return exited
-
-    def _note_death(self, child: Any) -> None:
-        if self._state != RUN or getattr(child, "was_ready", False):
-            return
-        pause = self._crash_loop.note_death(child.index, monotonic())
-        if pause is None:
-            self._on_hopeless(child.index, child.exitcode, MAX_DEATHS)
-        elif (hub := get_event_loop()) is not None:
-            hub.call_later(pause, self.maintain_pool)
-
-    def _repopulate_pool(self, exitcodes: list[int]) -> None:
-        """Start the children that are missing, but none whose place has to pause."""
-        missing = set(range(self._processes)) - {child.index for child in self._pool}
-        for place in sorted(missing):
-            if self._state == RUN and self._crash_loop.may_start(place, monotonic()):
-                self._create_worker_process(place)
-
-    @property
-    def timers(self) -> dict[Callable[[], None], float]:
-        """What the event loop calls every so many seconds."""
-        return {**super().timers, self._look: LOOK_INTERVAL_S}
-
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
         self._affinity.forget(proc.inqW_fd)
         super()._event_process_exit(hub, proc)
-        self._reap(hub, proc, REAP_TRIES)
-
-    def _reap(self, hub: Any, proc: Any, tries: int) -> None:
-        # Its pipe closes before its exit status can be had, and without that Celery takes it for alive.
-        if proc in self._pool and tries:
-            self.maintain_pool()
-            hub.call_later(REAP_INTERVAL_S, self._reap, hub, proc, tries - 1)
 
     def flush(self) -> None:
         """When the consumer stops, for good or to reconnect: put back what no child has, keep the rest.
@@ -309,7 +244,7 @@ def _put_back(job: Any) -> None:
     message.reject_log_error(logger, (RedisError, OSError), requeue=True)
 
 
-class TaskPool(prefork.TaskPool):  # type: ignore[misc]
+class TaskPool(GuardedTaskPool):
     """Celery's pool of ``workers`` children with ``slots`` threads; ``--concurrency`` counts all slots."""
 
     limit: int
@@ -317,8 +252,6 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
 
     #: Celery's semaphore counts one task a child, and would leak the others' permits when it dies.
     uses_semaphore = False
-    #: Ends the worker and says why; set by :class:`tasks.steps.Drain`.
-    give_up: Callable[[str], None]
 
     def on_start(self) -> None:
         """Start the children."""
@@ -330,17 +263,18 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
                 f"--concurrency {self.limit} is no multiple of the {slots} slots of a child; "
                 f"set --workers and --slots instead"
             )
-        crew = Crew(slots, shape.workers * shape.threads)
-        self._has_warned = False
-        self.Pool = partial(
-            SlotPool, crew=crew, costs=self._costs, on_hopeless=self._on_hopeless, look=self._look
-        )
         total, self.limit = self.limit, self.limit // slots
         try:
             super().on_start()
         finally:
             self.limit = total
         self.grow = self.shrink = self._refuse_resize
+
+    def pool_class(self) -> Callable[..., GuardedPool]:
+        """The pool whose children have slots."""
+        shape = self.app.settings.shape
+        crew = Crew(shape.slots, shape.workers * shape.threads)
+        return partial(SlotPool, crew=crew, costs=self._costs)
 
     def on_stop(self) -> None:
         """Let what runs finish, and end the children."""
@@ -352,18 +286,6 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
             pool.close()
             pool.join()
             self._pool = None
-
-    def _on_hopeless(self, place: int, status: int, num: int) -> None:
-        """Children in one place died too often before they were ready."""
-        death = Death(status, self.app.stages.read(place))
-        self.give_up(explain_deaths(num, death, Circumstances.of(self.app)))
-
-    def _look(self) -> None:
-        """Say once that the model's file is not what was loaded any more."""
-        file: ModelFile | None = self.app.model_file
-        if file is not None and not self._has_warned and (change := file.change()):
-            self._has_warned = True
-            logger.warning("%s Put it back, or restart the worker when the new one is in place.", change)
 
     def _costs(self) -> CostTable | None:
         """What a step costs, as soon as a child has noted it."""

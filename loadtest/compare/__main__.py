@@ -45,6 +45,13 @@ from service.cli.model import shown_progress
     help="Children of ours; several are compared; default: its own choice.",
 )
 @click.option(
+    "--ours",
+    "variants",
+    multiple=True,
+    help="This server used another way, LABEL=ARGUMENTS: 'off=--no-speculation'; with the code of another "
+    "folder: 'before=@FOLDER'.",
+)
+@click.option(
     "--llama-server",
     "binaries",
     multiple=True,
@@ -89,6 +96,7 @@ class Options:
     slots: int
     threads: int
     workers: tuple[int, ...]
+    variants: tuple[str, ...]
     binaries: tuple[str, ...]
     peers: bool
     all_peers: bool
@@ -109,6 +117,7 @@ def compare(options: Options) -> Comparison:
     """Measure everything."""
     setting = options.setting
     contenders = [servers.ours(setting, count) for count in options.workers or (None,)]
+    contenders += [variant.server(setting) for variant in _variants(options.variants)]
     if options.peers:
         contenders += _peers(setting, options.binaries, is_all=options.all_peers)
     _check_names(contenders)
@@ -135,6 +144,13 @@ def _peers(setting: servers.Setting, binaries: Sequence[str], *, is_all: bool) -
     if is_all and (plain := servers.llama_cpp_python(setting)) is not None:
         others.append(plain)
     return others
+
+
+def _variants(texts: Sequence[str]) -> list[servers.Variant]:
+    try:
+        return [servers.Variant.parse(text) for text in texts]
+    except ValueError as error:
+        raise click.ClickException(f"--ours: {error}") from error
 
 
 def _llama_servers(binaries: Sequence[str]) -> list[servers.LlamaServer]:

@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -71,13 +71,15 @@ def _unknown_kernels(_running: Running) -> str:
 class Server:
     """A server for the report: its command has ``{port}``; ``ready_path`` answers 200 once it is ready.
 
-    ``build`` is the compiler and the flags of its llama.cpp; ``kernels_of`` finds what it computes with.
+    ``env`` is added to its environment. ``build`` is the compiler and the flags of its llama.cpp;
+    ``kernels_of`` finds what it computes with.
     """
 
     name: str
     version: str
     command: tuple[str, ...]
     ready_path: str
+    env: tuple[tuple[str, str], ...] = ()
     build: str = told.UNKNOWN_FLAGS
     kernels_of: Callable[[Running], str] = _unknown_kernels
 
@@ -100,6 +102,36 @@ class LlamaServer:
         return cls(labelled[1], Path(path), tuple(arguments))
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """This project's server used another way: more arguments, and maybe the code of another folder."""
+
+    label: str
+    arguments: tuple[str, ...] = ()
+    code: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Variant:
+        """``LABEL=ARGUMENTS`` as in a shell, of which the first may be ``@FOLDER``. Raises ``ValueError``."""
+        label, is_there, rest = text.partition("=")
+        if not (label and is_there):
+            raise ValueError(f"{text!r} is not LABEL=ARGUMENTS")
+        arguments = shlex.split(rest)
+        code = Path(arguments.pop(0)[1:]).absolute() if arguments[:1] and arguments[0][0] == "@" else None
+        if code is not None and not (code / "service").is_dir():
+            raise ValueError(f"{code} has no folder service/")
+        return cls(label, tuple(arguments), code)
+
+    def server(self, setting: Setting) -> Server:
+        """It, for the report."""
+        env = () if self.code is None else (("PYTHONPATH", str(self.code)),)
+        base = ours(setting, None, self.arguments)
+        version = " ".join(
+            (base.version, *([] if self.code is None else [f"of {self.code}"]), *self.arguments)
+        )
+        return replace(base, name=self.label, version=version, env=env)
+
+
 def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> Server:
     """This project's server, by default with its own choice of children for the machine."""
     shape: tuple[str, ...] = ()
@@ -113,7 +145,14 @@ def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> 
     )
     name = "ours" if workers is None else f"ours {workers}x{max(1, setting.threads // workers)}"
     version, build = _version("concurrent-inference-server"), told.build_of(library_folder())
-    return Server(name, version, command, "/readyz", build, lambda running: told.our_kernels(running.url))
+    return Server(
+        name,
+        version,
+        command,
+        "/readyz",
+        build=build,
+        kernels_of=lambda running: told.our_kernels(running.url),
+    )
 
 
 def llama_server(given: LlamaServer, setting: Setting) -> Server:
@@ -130,8 +169,8 @@ def llama_server(given: LlamaServer, setting: Setting) -> Server:
         " ".join(("llama-server", version, *given.arguments)),
         command,
         "/health",
-        told.build_of(given.binary.parent),
-        lambda running: told.llama_server_kernels(running.log.read_text(errors="replace")),
+        build=told.build_of(given.binary.parent),
+        kernels_of=lambda running: told.llama_server_kernels(running.log.read_text(errors="replace")),
     )
 
 
@@ -170,7 +209,12 @@ def running(server: Server, env: Mapping[str, str] | None = None) -> Iterator[Ru
     with tempfile.TemporaryDirectory(prefix="compare-") as state, (Path(state) / "log").open("w+") as log:
         port = _free_port()
         command = [part.format(port=port, state=f"{state}/state") for part in server.command]
-        given = {**os.environ, "INFERENCE_SETTINGS": "", **(env or {})}  # nobody's own settings
+        given = {
+            **os.environ,
+            "INFERENCE_SETTINGS": "",
+            **dict(server.env),
+            **(env or {}),
+        }  # nobody's own settings
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given)
         try:
             _wait_ready(f"http://127.0.0.1:{port}{server.ready_path}", process, Path(log.name))

@@ -51,7 +51,7 @@ def doctor(as_json: bool, repair: bool) -> None:
 
 def _is_repaired() -> bool:
     """Have llama.cpp compiled and installed; the program says itself how far it is and what went wrong."""
-    command = [sys.executable, "-m", "tasks.engine.compile", "--reinstall"]
+    command = [sys.executable, "-P", "-m", "tasks.engine.compile", "--reinstall"]
     return subprocess.run(command, check=False).returncode == 0
 
 

@@ -16,7 +16,6 @@ if not __package__:  # Run by its path: the modules beside it would hide Python'
 import argparse
 import importlib.metadata
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
@@ -37,7 +36,7 @@ def main() -> int:
     except CompileError as error:
         _say(str(error))
     except OSError as error:
-        _say(f"{error}. The finished wheel is kept in {_cache()}; XDG_CACHE_HOME names another folder.")
+        _say(f"{error}. Wheels are kept in {wheel.cache_folder()}; XDG_CACHE_HOME names another folder.")
     return 1
 
 
@@ -103,7 +102,7 @@ def _locked(lock: Path) -> Iterator[str]:
 
 def _made(recipe: Recipe, lines: list[str], python: str) -> Path:
     """The wheel of this recipe: from the cache, else compiled."""
-    home = _cache() / recipe.key
+    home = wheel.cache_folder() / recipe.key
     for kept in home.glob("*.whl"):
         if (wheel.read_stamp(kept) or {}).get("key") == recipe.key:
             _say(f"llama.cpp was compiled by this recipe before: {kept}")
@@ -161,11 +160,6 @@ def _pip(python: str, *arguments: str) -> None:
     """Raises :class:`CompileError` when it fails; it says why itself."""
     if subprocess.run([python, "-m", "pip", *arguments], check=False).returncode:
         raise CompileError(f"{python} -m pip {arguments[0]} failed; its words are above.")
-
-
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache"
-    return Path(home, "inference-server", "wheels")
 
 
 def _say(*lines: str) -> None:

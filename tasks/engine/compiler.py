@@ -55,6 +55,12 @@ class Compiler:
         return "linux" in self.target
 
     @property
+    def platform(self) -> str:
+        """What a wheel compiled with it runs on: the machine, with the C library where that isn't glibc."""
+        *_, library = self.target.split("-")
+        return self.machine if library in {"gnu", "linux", ""} else f"{self.machine}-{library}"
+
+    @property
     def machine(self) -> str:
         """What it compiles for: "x86_64", "aarch64" or another name."""
         return self.target.partition("-")[0] or platform.machine()

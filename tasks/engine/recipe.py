@@ -109,7 +109,7 @@ def recipe_for(compiler: Compiler, version: str, environ: Mapping[str, str] = os
     return Recipe(
         version=version,
         compiler=str(compiler),
-        processor=compiler.machine if is_portable else _this_processor(),
+        processor=compiler.platform if is_portable else _this_processor(),
         cmake=(*cmake, *added),
         c_flags=(*c_flags, *tiles.flags),
         cxx_flags=(*cxx_flags, *tiles.flags),

@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tasks.engine.compiler import Compiler
+from tasks.engine.wheel import cache_folder
 
 WITHOUT_DEAD_STORES = ("-fno-tree-dse", "-fno-dse")
 WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
@@ -131,7 +132,8 @@ def examine_tiles(compiler: Compiler, flags: Iterable[str] = ()) -> Tiles:
 
 def fills_tiles(compiler: Compiler, flags: Iterable[str]) -> bool:
     """Whether all 64 bytes are there when ``ldtilecfg`` would read them; False too when it can't be shown."""
-    with TemporaryDirectory() as folder:
+    # Some machines run no program from /tmp.
+    with TemporaryDirectory(dir=_scratch()) as folder:
         source, assembly, program = (Path(folder, name) for name in ("tiles.cpp", "tiles.s", "tiles"))
         source.write_text(SOURCE)
         if not _runs([*compiler.cxx, *flags, *_AMX, "-S", str(source), "-o", str(assembly)]):
@@ -144,6 +146,16 @@ def fills_tiles(compiler: Compiler, flags: Iterable[str]) -> bool:
             and _runs([*compiler.cxx, str(assembly), "-o", str(program)])
             and _runs([str(program)])
         )
+
+
+def _scratch() -> Path | None:
+    """A folder in the user's home where it can be written, else the system's."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder
 
 
 def _runs(command: list[str]) -> bool:

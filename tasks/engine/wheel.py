@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -33,6 +34,12 @@ except importlib.metadata.PackageNotFoundError:
 text = found.read_text("../{STAMP}")
 print(json.dumps({{"version": found.version, "stamp": json.loads(text) if text else None}}))
 """
+
+
+def cache_folder() -> Path:
+    """Where finished wheels are kept, each in a folder by its recipe."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache"
+    return Path(home, "inference-server", "wheels")
 
 
 def stamp(built: Path, recipe: Mapping[str, Any], into: Path) -> Path:

@@ -80,7 +80,9 @@ class Served:
 
     def part(self, word: str) -> psutil.Process:
         """The part whose command has ``word``: ``valkey-server``, ``celery`` or ``gunicorn``."""
-        return next(child for child in self.family()[0].children() if any(word in a for a in child.cmdline()))
+        return next(
+            child for child in self.family()[0].children() if any(word in a for a in command_of(child))
+        )
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end; its exit code."""
@@ -91,4 +93,19 @@ class Served:
 
 def are_gone(processes: list[psutil.Process]) -> bool:
     """Whether none of ``processes`` runs any more."""
-    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+    return not any(map(_runs, processes))
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Its command line; empty when it has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # also while it is a zombie
+        return []

@@ -35,6 +35,7 @@ CRASHING = {"FAULTY_KERNELS": "worker:SIGSEGV", "PYTHONPATH": str(FOLDER / "faul
 BROKEN = {"PYTHONPATH": str(FOLDER / "broken_library")}
 SHAPE = ("--workers", "1", "--threads", "1", "--slots", "4", "--n-ctx", "512")
 CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "tasks", "worker")
+PLAIN = (*CELERY, "--pool=processes", "--concurrency=1")
 WORKER = (*COMMAND, "worker", *SHAPE)
 
 
@@ -62,7 +63,7 @@ def test_serve_ends_when_every_child_crashes(model_path: Path, tmp_path: Path) -
     assert "Ready on" not in served.output.read_text()
 
 
-@pytest.mark.parametrize("command", [WORKER, CELERY], ids=["worker", "celery"])
+@pytest.mark.parametrize("command", [WORKER, CELERY, PLAIN], ids=["worker", "celery", "one task a child"])
 def test_a_worker_alone_ends_when_every_child_crashes(
     command: Sequence[str], model_path: Path, valkey_url: str, redis: Redis, tmp_path: Path
 ) -> None:

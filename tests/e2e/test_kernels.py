@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import COMMAND, QUICK_START, Served, are_gone, clean_environment
+from tests.e2e.serving import COMMAND, QUICK_START, Served, are_gone, clean_environment, command_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -94,7 +94,7 @@ def test_a_worker_alone_ends_with_the_same_message(model_path: Path, tmp_path: P
 def test_a_trial_that_hangs_ends_with_its_worker(model_path: Path, tmp_path: Path):
     service = start(tmp_path, "all:hang")
     trials = wait_until(
-        lambda: [p for p in service.family() if "tasks.engine.kernels.trial" in p.cmdline()], 60
+        lambda: [p for p in service.family() if "tasks.engine.kernels.trial" in command_of(p)], 60
     )
     service.part("celery").kill()
     assert wait_until(lambda: are_gone(trials))

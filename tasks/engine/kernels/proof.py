@@ -33,7 +33,10 @@ _GPU_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a child will compute: its model file, the layers on the GPU, its context and its threads."""
+    """How the model will be computed: its file, the layers on the GPU, the context, and the threads.
+
+    ``forks`` says whether the process that computes is a child of one that loaded the model.
+    """
 
     model: Path
     gpu_layers: int
@@ -41,6 +44,7 @@ class Shape:
     n_ctx: int
     n_batch: int
     threads: int
+    forks: bool = True
 
     def plan(self, expected: Path, kernels: KernelSet | None) -> Plan:
         """A trial in this shape."""

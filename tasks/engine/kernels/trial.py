@@ -1,9 +1,9 @@
 """``python -m tasks.engine.kernels.trial PLAN``: compute one kernel set's first batches, as a child would.
 
-A program of its own, since kernels that are wrong end their process or hang. It loads the model, forks as a
-worker does, and computes in the child: one row, a prompt, a row of each slot. Each stage is a line of JSON
-on standard output before it begins (``{"stage": ...}``); the last line is ``{"result": ...}``. The reference
-begins with ``{"variants": [...]}``, the kernels that run on this processor.
+A program of its own, since kernels that are wrong end their process or hang. It loads the model, forks if
+the worker has children, and computes in the child: one row, a prompt, a row of each slot. Each stage is a
+line of JSON on standard output before it begins (``{"stage": ...}``); the last line is ``{"result": ...}``.
+The reference begins with ``{"variants": [...]}``, the kernels that run on this processor.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Plan:
         gpu_layers: layers on the GPU; if any, the child loads the model: no GPU before a fork.
         slots, n_ctx, n_batch: the shape of the context.
         threads: to compute with, where ``kernels`` doesn't say.
+        forks: whether a parent loads the model and a child of it computes.
         kernels: the set on trial; ``None`` for the plainest one, in a process that doesn't fork.
         expected: the file that the plainest kernels' logits go to, or come from.
     """
@@ -50,6 +51,7 @@ class Plan:
     n_ctx: int
     n_batch: int
     threads: int
+    forks: bool
     kernels: dict[str, Any] | None
     expected: str
 
@@ -82,7 +84,10 @@ def _compute_reference(plan: Plan) -> None:
 
 
 def _try(plan: Plan, kernels: KernelSet) -> None:
-    # As a worker: the parent loads, and never computes.
+    # As a worker that has children: the parent loads, and never computes.
+    if not plan.forks:
+        _try_here(plan, kernels, None)
+        return
     model = None if plan.gpu_layers else _load(plan, kernels)
     child = os.fork()
     if child == 0:
@@ -97,17 +102,20 @@ def _try_in_child(plan: Plan, kernels: KernelSet, model: Any) -> None:
     _die_with_parent()
     status = 1
     try:
-        logits = _compute(plan, model or _load(plan, kernels), kernels)
-        _say(result={"fault": fault(logits, _expected(plan))})
-        status = 0
-    except KernelsError as error:
-        _say(result={"fault": str(error)})
-        status = 0
-    except ModelError as error:
-        _say(error=str(error))
+        _try_here(plan, kernels, model)
         status = 0
     finally:
         os._exit(status)
+
+
+def _try_here(plan: Plan, kernels: KernelSet, model: Any) -> None:
+    try:
+        logits = _compute(plan, model or _load(plan, kernels), kernels)
+        _say(result={"fault": fault(logits, _expected(plan))})
+    except KernelsError as error:
+        _say(result={"fault": str(error)})
+    except ModelError as error:
+        _say(error=str(error))
 
 
 def _die_with_parent() -> None:

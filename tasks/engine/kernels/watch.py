@@ -23,7 +23,8 @@ from tasks.engine.kernels.trial import Plan
 _ROOT = Path(__file__).resolve().parents[3]
 #: Bytes of a model that any disk gives in a second, for the limit on loading.
 _LOAD_BYTES_PER_S, _LOAD_S = 20e6, 30.0
-
+#: Seconds that a killed trial gets to be gone.
+_END_S = 10.0
 
 #: How the failure of a trial that came to no end begins.
 HUNG = "hung"
@@ -63,7 +64,9 @@ def run(plan: Plan, limit_s: float) -> Outcome:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        # Its output ends when its own child, which may hold the GPU's memory, has ended too.
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_END_S)
 
 
 class _Watch:
