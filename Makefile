@@ -15,7 +15,7 @@ ARGS   ?=
 BIN := $(VENV)/bin
 PY  := $(BIN)/python
 # How llama.cpp is compiled. What was compiled otherwise is compiled again after a change here.
-RECIPE := $(addprefix tasks/engine/,compile.py building.py compiler.py recipe.py tiles.py wheel.py)
+RECIPE := $(wildcard tasks/engine/build/*.py)
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -82,7 +82,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.llama: $(VENV)/.made requirements.lock $(RECIPE)
-	@$(PY) tasks/engine/compile.py $(if $(WHEELS),--wheels "$(WHEELS)")
+	@$(PY) tasks/engine/build/compile.py $(if $(WHEELS),--wheels "$(WHEELS)")
 	@touch $@
 
 # All that serving needs but llama-cpp-python, which only the recipe may compile.

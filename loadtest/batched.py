@@ -21,13 +21,13 @@ from rich.progress import Progress
 from loadtest.compare.servers import Setting, ours, running
 from service.cli.client import served_model
 from service.cli.load import Load, run_load
-from service.models import default_model
+from service.weights.model_files import default_model
 
 #: In a process of its own: prints seconds for prompts of ``pp`` and answers of ``tg`` tokens, ``n`` at once.
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from tasks.engine.model import Context, Model, Row
+from tasks.engine.llama.model import Context, Model, Row
 n, pp, tg, threads = map(int, sys.argv[2:])
 context = Context(Model(Path(sys.argv[1])), slots=n, n_ctx=pp + tg, n_batch=512, threads=threads)
 

@@ -17,7 +17,7 @@ from loadtest.compare.servers import Setting, Variant, running
 from loadtest.tables import comparison
 from service.cli.client import Sample, chat_body, measure, served_model
 from service.cli.load import percentile, prompts
-from service.models import default_model
+from service.weights.model_files import default_model
 
 
 @click.command()

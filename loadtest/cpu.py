@@ -18,7 +18,7 @@ from rich.progress import track
 from loadtest.compare.servers import Running, Setting, ours, running
 from service.cli.client import served_model
 from service.cli.load import Load, run_load
-from service.models import default_model
+from service.weights.model_files import default_model
 
 COMPUTE = "children, computing threads"
 OTHER = "children, other threads"

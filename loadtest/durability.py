@@ -19,8 +19,8 @@ from rich.progress import Progress
 from loadtest.compare.servers import Setting, ours, running
 from service.cli.client import served_model
 from service.cli.load import Load, run_load
-from service.models import default_model
 from service.supervisor import valkey
+from service.weights.model_files import default_model
 
 SYNC = {True: ("--appendonly", "yes", "--appendfsync", "everysec"), False: ("--appendonly", "no")}
 

@@ -19,8 +19,8 @@ import click
 import numpy as np
 from rich.progress import track
 
-from service.models import default_model
-from tasks.engine.model import Context, Model, Row
+from service.weights.model_files import default_model
+from tasks.engine.llama.model import Context, Model, Row
 
 WINDOW, NUM_WINDOWS = 512, 8
 SEQUENCES = (1, 4, 8, 16)
@@ -59,7 +59,7 @@ def _encoded(name: str, folder: Path, threads: int) -> Path:
     if name == "Q4_1":
         return source
     target = folder / f"{name}.gguf"
-    command = [sys.executable, "-P", "-m", "tasks.engine.quantize", str(source), str(target), name]
+    command = [sys.executable, "-P", "-m", "tasks.engine.llama.quantize", str(source), str(target), name]
     subprocess.run([*command, "--threads", str(threads)], check=True)
     return target
 

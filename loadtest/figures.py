@@ -19,16 +19,17 @@ from queue import SimpleQueue
 import click
 from rich.progress import track
 
-from service.models import default_model
-from tasks.engine.cores import FixedThreads
-from tasks.engine.engine import Engine
-from tasks.engine.model import Context, Model
-from tasks.engine.observer import Observer, WorkCounter
+from service.weights.model_files import default_model
+from tasks.contract.messages import Outcome, Sampling, State, Timings, Usage
+from tasks.engine.costs.threads import FixedThreads
+from tasks.engine.llama.model import Context, Model
+from tasks.engine.loop import Engine
+from tasks.engine.observer import Observer
 from tasks.engine.scheduler import Decode, Step
 from tasks.engine.sequence import Delta, Job
-from tasks.messages import Outcome, Sampling, State, Timings, Usage
-from tasks.metrics import WORKER_LAYOUT
-from tasks.tally import SharedTallies
+from tasks.telemetry.metric_names import WORKER_LAYOUT
+from tasks.telemetry.tally import SharedTallies
+from tasks.telemetry.work_counter import WorkCounter
 
 N_CTX, REPEATS = 512, 2000
 
@@ -113,7 +114,7 @@ def request_cost_us(num_tokens: int) -> float:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read at import
         from prometheus_client import CollectorRegistry
 
-        from service.metrics import Metrics
+        from service.telemetry.metrics import Metrics
 
         usage, timings = Usage(10, num_tokens), Timings(10, 50.0, 0, num_tokens, 1e3, 100.0, 5.0, 60.0)
         outcome = Outcome("r", "m", State.SUCCEEDED, 2e3, usage, timings, itl_ms=(10.0,) * (num_tokens - 1))

@@ -14,13 +14,13 @@ import click
 import psutil
 
 from loadtest.compare.servers import Running, Setting, ours, running
-from service.models import default_model
+from service.weights.model_files import default_model
 
 #: Loads the weights, then a context, and prints the growth of this process's own memory in each.
 PROGRAM = """
 import sys, psutil
 from pathlib import Path
-from tasks.engine.model import Context, Model, Row
+from tasks.engine.llama.model import Context, Model, Row
 slots, n_ctx, threads = map(int, sys.argv[2:])
 own = lambda: psutil.Process().memory_full_info().pss
 start = own()

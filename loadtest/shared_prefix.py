@@ -22,7 +22,7 @@ from loadtest.compare.servers import Running, Setting, ours, running
 from loadtest.speculation import TEXTS
 from service.cli.client import Sample, chat_body, measure, served_model
 from service.cli.load import percentile, prompts
-from service.models import default_model
+from service.weights.model_files import default_model
 
 #: Words of the texts are 1.1 tokens of this model on average; a template adds about 30.
 TOKENS_PER_WORD, TEMPLATE_TOKENS = 1.12, 30

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from loadtest.compare.servers import Running, Setting, ours, running
 from service.cli.client import chat_body, measure, served_model
 from service.cli.load import prompts
-from service.models import default_model
+from service.weights.model_files import default_model
 
 #: Paragraphs to summarise.
 TEXTS = Path(__file__).with_name("summarise.txt").read_text().strip().split("\n\n")

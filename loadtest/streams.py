@@ -15,7 +15,7 @@ import click
 from loadtest.compare.servers import Setting, ours, running
 from service.cli.client import ClientError, Sample, chat_body, measure, served_model
 from service.cli.load import percentile, prompts
-from service.models import default_model
+from service.weights.model_files import default_model
 
 
 @click.command()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from flask import Flask
 
-from service import access, errors, keys
+from service import errors
+from service.intake import api_keys
 from service.routes import health, metrics, openai, openapi, page, requests, status
 from service.runtime import Runtime
+from service.telemetry import request_log
 
 
 def create_app(runtime: Runtime) -> Flask:
@@ -25,8 +27,8 @@ def create_app(runtime: Runtime) -> Flask:
         page.blueprint(),
     ):
         app.register_blueprint(routes)
-    access.register(app)
-    keys.register(app, runtime.settings.keys)
+    request_log.register(app)
+    api_keys.register(app, runtime.settings.keys)
 
     def on_refused(error: errors.ApiError) -> None:
         runtime.metrics.refused(error)

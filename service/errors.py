@@ -14,9 +14,9 @@ from kombu.exceptions import KombuError
 from redis.exceptions import OutOfMemoryError, RedisError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from service import access
-from tasks.messages import ErrorCode, Failure
-from tasks.versions import UnsupportedVersionError
+from service.telemetry import request_log
+from tasks.contract.messages import ErrorCode, Failure
+from tasks.contract.versions import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,7 @@ def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
     def render(error: ApiError) -> Response:
         if request.blueprint == "openai" and not error.was_accepted:
             on_refused(error)
-        access.present().fail(error)
+        request_log.present().fail(error)
         response = jsonify(error.body)
         response.status_code = error.status
         response.headers.update(error.headers)

@@ -12,22 +12,22 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from service.background import OUTCOME_PAUSE_S, Loop, OutcomeReader, Pinger
-from service.catalog import Catalog
-from service.jobs import Jobs
-from service.metrics import LiveGauges, Metrics
-from service.places import Places
+from service.admission.catalog import Catalog
+from service.admission.jobs import Jobs
+from service.admission.waiting_room import Places
 from service.settings import ApiSettings
-from service.subscriber import Subscriber
-from tasks import last_words
-from tasks.broker import connect
+from service.streaming.subscriber import Subscriber
+from service.telemetry.loops import OUTCOME_PAUSE_S, Loop, OutcomeReader, Pinger
+from service.telemetry.metrics import LiveGauges, Metrics
 from tasks.celery import create_app as create_celery
-from tasks.janitor import Janitor
-from tasks.last_words import LastWords
-from tasks.queue import RequestQueue
-from tasks.registry import Registry
-from tasks.status import Refusals, StatusReader
-from tasks.store import RequestStore
+from tasks.queue.submit import RequestQueue
+from tasks.store import last_words
+from tasks.store.connect import connect
+from tasks.store.janitor import Janitor
+from tasks.store.last_words import LastWords
+from tasks.store.registry import Registry
+from tasks.store.requests import RequestStore
+from tasks.store.status import Refusals, StatusReader
 
 if TYPE_CHECKING:
     from typing import Any

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, concurrency, signals
 from celery.app.amqp import AMQP
 
-from tasks import logs
-from tasks.broker import Broker
-from tasks.messages import queue_name
-from tasks.metrics import WORKER_LAYOUT
-from tasks.refusal import Refusal
-from tasks.reserved import UNACKED_OPTIONS
+from tasks.contract.messages import queue_name
+from tasks.engine.costs.shared_note import SharedNote
+from tasks.queue.leases import UNACKED_OPTIONS
+from tasks.queue.transport import Connection
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
-from tasks.shared import SharedNote
-from tasks.stage import Stages
-from tasks.tally import SharedTallies
-from tasks.transport import Connection
+from tasks.store.connect import Broker
+from tasks.telemetry import logs
+from tasks.telemetry.metric_names import WORKER_LAYOUT
+from tasks.telemetry.tally import SharedTallies
+from tasks.worker.ending.refusal import Refusal
+from tasks.worker.ending.stages import Stages
 
 if TYPE_CHECKING:
-    from tasks.memory import Need
-    from tasks.model_file import ModelFile
+    from tasks.memory_need import Need
+    from tasks.worker.ending.model_file import ModelFile
 
 #: Seconds until a command or a connection attempt that Redis does not answer is given up. A publish is tried
 #: twice.
@@ -76,11 +76,12 @@ def create_app(settings: BrokerSettings) -> App:
 
 def _add_steps(app: App) -> None:
     # Not for the API: they bring Celery's worker along.
-    from tasks.exporter import Exporter
-    from tasks.steps import Drain, Leases
+    from tasks.telemetry.exporter import Exporter
+    from tasks.worker.drain import Drain
+    from tasks.worker.lease_renewal import Leases
 
     # Celery's own would start children that crash again for ever.
-    concurrency.ALIASES["processes"] = "tasks.guarded_pool:GuardedTaskPool"
+    concurrency.ALIASES["processes"] = "tasks.worker.pool.guarded_pool:GuardedTaskPool"
     app.steps["worker"].update((Leases, Drain, Exporter))
 
 
@@ -91,7 +92,7 @@ def _set_up_logs(settings: WorkerSettings) -> None:
     def set_up(loglevel: int | None = None, **_: Any) -> None:
         logs.configure(settings, None if is_set else loglevel)
 
-    signals.setup_logging.connect(set_up, weak=False, dispatch_uid="tasks.logs")
+    signals.setup_logging.connect(set_up, weak=False, dispatch_uid="tasks.telemetry.logs")
 
 
 def _transport_options(settings: BrokerSettings) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def _shared_options() -> dict[str, Any]:
         # Anyone who can write to the broker could run code in a worker that accepts pickle.
         "task_serializer": "json",
         "accept_content": ["json"],
-        # Results are streamed and kept by tasks.store.
+        # Results are streamed and kept by tasks.store.requests.
         "result_backend": None,
         "task_ignore_result": True,
         "broker_pool_limit": NUM_PUBLISHERS,
@@ -135,11 +136,11 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
         raise ValueError("a worker needs a model to serve: set --model or INFERENCE_MODEL to a GGUF file")
     shape = settings.shape
     return {
-        "imports": ("tasks.entry",),
+        "imports": ("tasks.worker.entry",),
         "task_default_queue": queue_name(settings.served_name),
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,
-        "worker_pool": "tasks.pool:TaskPool",
+        "worker_pool": "tasks.worker.pool.slot_pool:TaskPool",
         "worker_concurrency": shape.workers * shape.slots,
         # No more messages than slots, counting those that still run from before a reconnect. Celery's
         # own allowance for these only ever grows back task by task.
@@ -150,7 +151,7 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
         # A child that takes long to make its context would otherwise be killed, again and again.
         "worker_proc_alive_timeout": 600,
         # Not Celery's soft shutdown: it sleeps in the signal handler, so that leases run out, and always
-        # for the whole time. tasks.steps drains instead.
+        # for the whole time. tasks.worker.drain drains instead.
         "worker_soft_shutdown_timeout": 0.0,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tasks.messages import GenerateRequest
-from tasks.registry import Child
+from tasks.contract.messages import GenerateRequest
+from tasks.store.registry import Child
 
 #: A format version that this release doesn't know.
 NEWER = 99

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from loadtest.tables import comparison
 from service.bench.machine import machine
-from tasks.engine.kernels.kept import kernel_features
+from tasks.engine.kept import kernel_features
 
 
 @dataclass(frozen=True, slots=True)

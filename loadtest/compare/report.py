@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from loadtest import tables
 from service.bench.machine import machine
 from service.cli.load import Summary
-from tasks.engine.kernels.kept import kernel_features
+from tasks.engine.kept import kernel_features
 
 
 @dataclass(frozen=True, slots=True)

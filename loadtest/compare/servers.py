@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from loadtest.compare import told
-from tasks.engine.kernels.kept import library_folder
+from tasks.engine.kept import library_folder
 
 #: Makes llama-server's log name the features of its kernels.
 _TALKATIVE = {"LLAMA_ARG_LOG_VERBOSITY": "4"}

@@ -21,7 +21,7 @@ from loadtest.compare.servers import Running, Setting, ours, running
 from loadtest.overload.verdict import Capacity, Verdict, lines
 from service.cli.client import served_model
 from service.cli.load import Load, Summary, run_load
-from service.models import default_model
+from service.weights.model_files import default_model
 
 
 @click.command()

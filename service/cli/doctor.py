@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from service import models
 from service.cli.options import SettingsCommand, read_settings, settings_options
 from service.cli.terminal import console
 from service.doctor.examine import examine_model, examine_place
 from service.doctor.finding import Finding, Level
 from service.settings import ApiSettings
 from service.supervisor.settings import LocalSettings
+from service.weights import model_files
 from tasks.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def doctor(as_json: bool, repair: bool) -> None:
 
 def _is_repaired() -> bool:
     """Have llama.cpp compiled and installed; the program says itself how far it is and what went wrong."""
-    command = [sys.executable, "-P", "-m", "tasks.engine.compile", "--reinstall"]
+    command = [sys.executable, "-P", "-m", "tasks.engine.build.compile", "--reinstall"]
     return subprocess.run(command, check=False).returncode == 0
 
 
@@ -60,7 +60,7 @@ def _examine() -> Iterator[Finding]:
     # A setting that all share would be named by each of them.
     yield from dict.fromkeys(found for found in (worker, api, local) if isinstance(found, Finding))
     if not isinstance(worker, Finding):
-        yield from examine_model(worker.model or models.default_model(), worker)
+        yield from examine_model(worker.model or model_files.default_model(), worker)
     if not (isinstance(api, Finding) or isinstance(local, Finding)):
         yield from examine_place(api, local, api.chosen_redis_url)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from service import models
 from service.cli.terminal import console, unwinding_on_sigterm
+from service.weights import model_files
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -23,7 +23,7 @@ def model() -> None:
 
 @model.command()
 @click.option(
-    "--encoding", default=models.DEFAULT_ENCODING, show_default=True, help="Encoding of the weights."
+    "--encoding", default=model_files.DEFAULT_ENCODING, show_default=True, help="Encoding of the weights."
 )
 @click.option(
     "--dest",
@@ -32,26 +32,26 @@ def model() -> None:
 )
 def fetch(encoding: str, dest: Path | None) -> None:
     """Fetch the default model, SmolLM2-135M-Instruct, and check it."""
-    path, is_new = fetch_with_progress(dest or models.models_dir(), encoding)
+    path, is_new = fetch_with_progress(dest or model_files.models_dir(), encoding)
     click.echo(f"{path} is {'ready' if is_new else 'there already, and whole'}.")
 
 
 def fetch_with_progress(dest: Path, encoding: str) -> tuple[Path, bool]:
-    """:func:`service.models.fetch` with a progress bar; its errors become one line."""
-    target = dest / f"{models.SMOLLM2.name}.{encoding}.gguf"
-    if models.is_whole(target):  # before rich is imported, so that make answers at once
+    """:func:`service.weights.model_files.fetch` with a progress bar; its errors become one line."""
+    target = dest / f"{model_files.SMOLLM2.name}.{encoding}.gguf"
+    if model_files.is_whole(target):  # before rich is imported, so that make answers at once
         return target, False
     with shown_progress() as progress:
-        return models.fetch(dest, encoding, progress)
+        return model_files.fetch(dest, encoding, progress)
 
 
 @contextmanager
-def shown_progress() -> Iterator[models.Progress]:
+def shown_progress() -> Iterator[model_files.Progress]:
     """Draws what is done to a model; its errors become one line."""
     try:
         with unwinding_on_sigterm(), _bar() as bar:
             yield _Shown(bar)
-    except models.ModelError as error:
+    except model_files.ModelError as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service import models
 from service.cli.options import read_settings, variable
-from service.native import NativeError, ask
-from tasks.crash_loop import HOPELESS
+from service.weights import model_files
+from service.weights.llama_subprocess import NativeError, ask
+from tasks.worker.ending.crash_loop import HOPELESS
 
 if TYPE_CHECKING:
     from tasks.settings import WorkerSettings
@@ -50,7 +50,7 @@ def prepare_model() -> ModelFile:
 
 
 def _fetched() -> Path:
-    path = models.default_model()
+    path = model_files.default_model()
     if not path.is_file():
         raise UnfitError(
             f"No model at {path}: run `inference-server model fetch`, or pass --model FILE.gguf."
@@ -60,7 +60,7 @@ def _fetched() -> Path:
 
 def _inspect(path: Path) -> dict[str, Any]:
     try:
-        return ask("tasks.engine.inspect", str(path))
+        return ask("tasks.engine.llama.inspect", str(path))
     except NativeError as error:
         raise UnfitError(str(error)) from None
 

@@ -45,7 +45,7 @@ def voice_for(settings: BrokerSettings) -> Voice:
     """As ``--log-format`` says."""
     if settings.log_format == "text":
         return Voice()
-    from tasks import logs
+    from tasks.telemetry import logs
 
     logs.configure(settings)
     return JsonVoice()

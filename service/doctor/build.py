@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from service.doctor.finding import Finding, Level
-from service.native import NativeError, ask
+from service.weights.llama_subprocess import NativeError, ask
 from tasks.settings import WorkerSettings
 
 #: What makes a difference, in the order of its weight: the processor's word for it, and llama.cpp's.
@@ -30,7 +30,7 @@ _REPAIR = "Build it anew for this machine: inference-server doctor --repair"
 def look_at_build(settings: WorkerSettings) -> Finding:
     """Whether it uses the processor, and the GPU if that is asked for."""
     try:
-        build = ask("tasks.engine.build")
+        build = ask("tasks.engine.llama.about")
     except NativeError as error:
         return Finding("llama.cpp", Level.PROBLEM, str(error), _REPAIR)
     told = f"llama-cpp-python {build['version']} with {', '.join(build['features'])}"

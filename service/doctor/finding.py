@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tasks.memory import mib
+from tasks.memory_need import mib
 
 __all__ = ["Finding", "Level", "mib"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.doctor.finding import Finding, mib
 from service.doctor.model import ModelFacts
-from tasks.memory import Need, available_bytes
+from tasks.memory_need import Need, available_bytes
 from tasks.settings import WorkerSettings
 
 #: Beyond this share of what is there, nothing is left for the system's file cache.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service import models
 from service.doctor.finding import Finding, Level
-from service.native import NativeError, ask
+from service.weights import model_files
+from service.weights.llama_subprocess import NativeError, ask
 
 _FETCH = "Run `inference-server model fetch`, or pass --model FILE.gguf."
 
@@ -28,7 +28,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, path: Path, told: dict[str, Any]) -> ModelFacts:
-        """From what ``tasks.engine.inspect`` prints."""
+        """From what ``tasks.engine.llama.inspect`` prints."""
         names = [name for name in cls.__dataclass_fields__ if name != "path"]
         return cls(path=path, **{name: int(told[name]) for name in names})
 
@@ -38,7 +38,7 @@ def read_model(path: Path) -> tuple[ModelFacts | None, list[Finding]]:
     if not path.is_file():
         return None, [Finding("model", Level.PROBLEM, f"There is no file {path}.", _FETCH)]
     try:
-        facts = ModelFacts.of(path, ask("tasks.engine.inspect", str(path)))
+        facts = ModelFacts.of(path, ask("tasks.engine.llama.inspect", str(path)))
     except NativeError as error:
         return None, [Finding("model", Level.PROBLEM, str(error), _FETCH)]
     return facts, list(_look(facts))
@@ -48,7 +48,7 @@ def _look(facts: ModelFacts) -> Iterator[Finding]:
     told = f"{facts.path}: {facts.size_bytes / 1e6:.0f} MB, whole, trained for {facts.n_ctx_train} tokens"
     if not facts.path.with_name(facts.path.name + ".sha256").is_file():
         yield Finding("model", Level.OK, told)
-    elif models.is_whole(facts.path):
+    elif model_files.is_whole(facts.path):
         yield Finding("model", Level.OK, f"{told}; its SHA-256 is the one noted when it was fetched")
     else:
         advice = f"Remove it and fetch it again: rm {facts.path}; inference-server model fetch"

@@ -13,7 +13,7 @@ from redis import RedisError
 from service.doctor.finding import Finding, Level, mib
 from service.supervisor import valkey
 from service.supervisor.errors import ServiceError
-from tasks.broker import connect
+from tasks.store.connect import connect
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -10,13 +10,13 @@ import gevent
 from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from service import idempotency
-from service.connection import checker
 from service.errors import ApiError
-from service.json_body import parse_object
-from service.prefer import Prefer
-from service.wire import Wire
-from tasks.store import Admission, Key
+from service.intake import idempotency
+from service.intake.json_body import parse_object
+from service.intake.prefer import Prefer
+from service.streaming.client_gone import checker
+from service.streaming.direct_send import Wire
+from tasks.store.requests import Admission, Key
 
 
 def key(body: dict[str, Any]) -> Key | None:

@@ -9,18 +9,19 @@ from typing import cast
 
 from flask import Blueprint, Response, jsonify
 
-from service import access, sse
-from service.answers import Answer
-from service.connection import ClientGoneError
+from service.admission.jobs import Offer
 from service.errors import shutting_down
-from service.jobs import Offer
-from service.prefer import Prefer
+from service.intake.prefer import Prefer
+from service.intake.schemas import ChatBody, CompletionBody, GenerateBody, Limits, to_request, validate
 from service.routes import exchange
 from service.runtime import Runtime
-from service.schemas import ChatBody, CompletionBody, GenerateBody, Limits, to_request, validate
-from service.streams import Listener
-from tasks.messages import GenerateRequest
-from tasks.store import Admission
+from service.streaming import sse
+from service.streaming.answers import Answer
+from service.streaming.client_gone import ClientGoneError
+from service.streaming.listener import Listener
+from service.telemetry import request_log
+from tasks.contract.messages import GenerateRequest
+from tasks.store.requests import Admission
 
 
 def blueprint(runtime: Runtime) -> Blueprint:
@@ -53,7 +54,7 @@ class Completions:
         raw = exchange.body(self._settings.body_timeout)
         body = validate(kind, raw)
         request = self._request(body, f"{prefix}-{uuid.uuid4().hex}")
-        access.present().accept(request, with_prompt=self._settings.log_prompts)
+        request_log.present().accept(request, with_prompt=self._settings.log_prompts)
         offer = Offer(request, prefer.wait_s or 0, exchange.client_check(), exchange.key(raw))
         try:
             return exchange.applied(self._respond(body, offer, prefer), prefer)
@@ -76,18 +77,18 @@ class Completions:
 
     def _later(self, offer: Offer) -> Response:
         admission = self._jobs.submit(offer)
-        access.present().name(admission.id)
+        request_log.present().name(admission.id)
         status = admission.state.value
         answer = {"id": admission.id, "object": "inference.request", "status": status}
         response = jsonify(answer | {"model": offer.request.model})
         response.status_code = 202
-        access.present().outcome = status
+        request_log.present().outcome = status
         response.headers["Location"] = f"/v1/requests/{admission.id}"
         return exchange.told(response, admission)
 
     def _whole(self, offer: Offer) -> Response:
         with self._jobs.started(offer) as (admission, listener):
-            access.present().follow(listener)
+            request_log.present().follow(listener)
             try:
                 events = list(listener.until_over(offer.check))
             except ClientGoneError:
@@ -98,7 +99,7 @@ class Completions:
     def _stream(self, offer: Offer, *, with_usage: bool) -> Response:
         with ExitStack() as stack:
             admission, listener = stack.enter_context(self._jobs.started(offer))
-            access.present().follow(listener)
+            request_log.present().follow(listener)
             answer = replace(_answer(offer, admission), with_usage=with_usage)
             heartbeat_s, wire = self._settings.heartbeat, exchange.wire()
             stream = sse.EventStream(answer, listener, offer.check, heartbeat_s, wire=wire)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify
 
-from service.openapi import document
+from service.routes.openapi_document import document
 
 
 def blueprint() -> Blueprint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
 
-from service.assets import Asset, Assets
+from service.routes.page_files import Asset, Assets
 
 #: Nothing but this server's own files runs, is loaded or is asked; nothing may frame the page.
 _POLICY = "; ".join(

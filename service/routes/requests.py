@@ -7,15 +7,16 @@ from typing import Any, cast
 
 from flask import Blueprint, Response, jsonify, request
 
-from service import access, sse
-from service.answers import Answer
-from service.connection import ClientGoneError
+from service.admission.jobs import Jobs
 from service.errors import ApiError, bad_request, newer_format
-from service.jobs import Jobs
 from service.routes import exchange
 from service.runtime import Runtime
-from tasks.store import Record
-from tasks.versions import UnsupportedVersionError
+from service.streaming import sse
+from service.streaming.answers import Answer
+from service.streaming.client_gone import ClientGoneError
+from service.telemetry import request_log
+from tasks.contract.versions import UnsupportedVersionError
+from tasks.store.requests import Record
 
 
 def blueprint(runtime: Runtime) -> Blueprint:
@@ -88,8 +89,8 @@ def _follow(runtime: Runtime, record: Record, after: int) -> Response:
     # From the event that the client has: should it be the last, its closing chunks may not have come through.
     following = runtime.jobs.followed(record.id, max(0, after - 1))
     listener = following.__enter__()
-    access.present().model = record.model
-    access.present().follow(listener)
+    request_log.present().model = record.model
+    request_log.present().follow(listener)
     stream = sse.EventStream(
         Answer.to(record.request, record.created, with_usage=True),
         listener,

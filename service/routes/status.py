@@ -8,8 +8,8 @@ from typing import Any
 from flask import Blueprint, Response, jsonify
 
 from service.runtime import Runtime
-from tasks.messages import Timings, Usage
-from tasks.status import ChildLoad, Finished, ModelLoad, Status
+from tasks.contract.messages import Timings, Usage
+from tasks.store.status import ChildLoad, Finished, ModelLoad, Status
 
 
 def blueprint(runtime: Runtime) -> Blueprint:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from service.supervisor.part import Part
-from tasks.crash_loop import HOPELESS
+from tasks.worker.ending.crash_loop import HOPELESS
 
 if TYPE_CHECKING:
     from service.supervisor.keeper_link import KeeperLink

@@ -21,8 +21,8 @@ API_COMMAND = (
     "-m",
     "gunicorn",
     "-c",
-    "python:service.gunicorn_config",
-    "service.wsgi:build()",
+    "python:service.server.gunicorn_config",
+    "service.server.wsgi:build()",
 )
 #: Where the parts run: Celery and gunicorn import from the working directory first, and anyone's may hold
 #: a folder that is called ``service`` or ``tasks``.

@@ -57,7 +57,7 @@ def answers(url: str) -> Callable[[], bool]:
     def probe() -> bool:
         from redis import RedisError
 
-        from tasks.broker import connect
+        from tasks.store.connect import connect
 
         try:
             with connect(url, socket_timeout=2, socket_connect_timeout=2) as client:

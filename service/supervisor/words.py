@@ -11,8 +11,8 @@ def words_of(url: str, name: str) -> Callable[[float], str]:
     def read(age_s: float) -> str:
         from redis import RedisError
 
-        from tasks.broker import connect
-        from tasks.last_words import read as read_all
+        from tasks.store.connect import connect
+        from tasks.store.last_words import read as read_all
 
         try:
             with connect(url, socket_timeout=2, socket_connect_timeout=2) as client:

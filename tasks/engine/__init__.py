@@ -1,1 +1,1 @@
-"""The engine: one thread owns the model's context and decodes many sequences at once."""
+"""Generates tokens; knows no Celery, no Redis, no HTTP."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tasks.messages import ErrorCode, Failure, GenerateRequest
+from tasks.contract.messages import ErrorCode, Failure, GenerateRequest
 
 if TYPE_CHECKING:
-    from tasks.engine.model import Model
+    from tasks.engine.llama.model import Model
 
 
 class PromptError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Sequence_
 
-from tasks.engine.model import Context, Row, Sampler
+from tasks.engine.llama.model import Context, Row, Sampler
 from tasks.engine.scheduler import Step
 from tasks.engine.sequence import Sequence
 from tasks.engine.slots import MIN_SHARED, SlotTable

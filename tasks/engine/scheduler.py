@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tasks.engine.costs import Group, StepCosts, cheapest, num_rows, plain, quickest
+from tasks.engine.costs.shape import Group, StepCosts, cheapest, num_rows, plain, quickest
 from tasks.engine.load import Load
 from tasks.engine.turns import exchange, may_pause, pausing
 

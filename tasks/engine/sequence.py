@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tasks.engine.lookup import PromptLookup
+from tasks.contract.messages import Failure, FinishReason, Sampling
+from tasks.engine.speculation import PromptLookup
 from tasks.engine.text import TextAssembler
-from tasks.messages import Failure, FinishReason, Sampling
 
 
 @dataclass(frozen=True, slots=True)

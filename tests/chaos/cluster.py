@@ -14,11 +14,11 @@ from redis import Redis, RedisError
 from service.supervisor.keeper_link import KeeperLink
 from service.supervisor.probe import answers_200
 from service.supervisor.valkey import binary
-from tasks import keys
-from tasks.messages import queue_name
-from tasks.registry import Registry
-from tasks.reserved import UNACKED_OPTIONS
-from tasks.store import RequestStore
+from tasks.contract import redis_names
+from tasks.contract.messages import queue_name
+from tasks.queue.leases import UNACKED_OPTIONS
+from tasks.store.registry import Registry
+from tasks.store.requests import RequestStore
 from tests.chaos.process import Process
 from tests.chaos.proxy import Proxy
 from tests.e2e.serving import COMMAND, clean_environment
@@ -125,7 +125,7 @@ class Cluster:
         """Whether nothing waits, runs, or is reserved."""
         reserved = (UNACKED_OPTIONS[name] for name in ("unacked_key", "unacked_index_key"))
         waiting = self.redis.keys(queue_name("*"))
-        return not (waiting or self.redis.exists(keys.RUNNING, keys.DEADLINES, *reserved))
+        return not (waiting or self.redis.exists(redis_names.RUNNING, redis_names.DEADLINES, *reserved))
 
     @property
     def model_name(self) -> str:
@@ -167,10 +167,10 @@ class Cluster:
 
     def running(self) -> list[Running]:
         """The claimed requests."""
-        ids = cast("list[bytes]", self.redis.zrange(keys.RUNNING, 0, -1))
+        ids = cast("list[bytes]", self.redis.zrange(redis_names.RUNNING, 0, -1))
         with self.redis.pipeline(transaction=False) as pipe:
             for each in ids:
-                pipe.hmget(keys.record(each.decode()), "child", "attempt")
+                pipe.hmget(redis_names.record(each.decode()), "child", "attempt")
             found = pipe.execute()
         pairs = zip(ids, found, strict=True)
         return [Running(i.decode(), child.decode(), int(attempt)) for i, (child, attempt) in pairs if child]
@@ -182,12 +182,12 @@ class Cluster:
 
     def record_ids(self) -> list[str]:
         """Ids of all requests that Valkey still knows."""
-        start = len(keys.record(""))
-        return [key.decode()[start:] for key in self.redis.scan_iter(keys.record("*"), count=1000)]
+        start = len(redis_names.record(""))
+        return [key.decode()[start:] for key in self.redis.scan_iter(redis_names.record("*"), count=1000)]
 
     def forget_all(self) -> None:
         """Drop every request, which must be over."""
-        for pattern in (keys.record("*"), keys.log("*")):
+        for pattern in (redis_names.record("*"), redis_names.log("*")):
             if found := list(self.redis.scan_iter(pattern, count=1000)):
                 self.redis.delete(*found)
 

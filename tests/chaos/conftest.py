@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service import models
-from tasks.engine.model import Model
+from service.weights import model_files
+from tasks.engine.llama.model import Model
 from tests.chaos.cluster import Cluster, Sizes
 from tests.chaos.cluster import cluster as running_cluster
 from tests.chaos.forms import number
@@ -20,7 +20,7 @@ _told: list[str] = []
 @pytest.fixture(scope="session")
 def model_path() -> Path:
     """The default model's file."""
-    path = models.default_model()
+    path = model_files.default_model()
     assert path.is_file(), "run `make model`, or `inference-server model fetch`"
     return path
 

@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.cluster import Checkout
 
 #: The commit that was released last. To be changed with each release, and what only the one before needed
-#: goes then (:data:`tasks.registry.LAST_RELEASE_FIELDS`).
+#: goes then (:data:`tasks.store.registry.LAST_RELEASE_FIELDS`).
 LAST_RELEASE = "589144ba78e17a1f34db0ebfe037b5705609ffb9"
 _ROOT = Path(__file__).resolve().parents[2]
 _SHIM = Path(__file__).parent / "shim"

@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tasks import keys
 from tasks.celery import create_app
-from tasks.engine.model import Model
-from tasks.messages import State
-from tasks.queue import RequestQueue
+from tasks.contract import redis_names
+from tasks.contract.messages import State
+from tasks.engine.llama.model import Model
+from tasks.queue.submit import RequestQueue
 from tasks.settings import BrokerSettings
 from tests.chaos.clients import Receipt
 from tests.chaos.cluster import WORKERS, Checkout, Cluster, Sizes
@@ -72,7 +72,7 @@ def stop(cluster: Cluster, names: set[str]) -> None:
 
 def generators(cluster: Cluster) -> set[str]:
     """Which children have generated."""
-    found = (cluster.redis.hget(keys.record(each), "child") for each in cluster.record_ids())
+    found = (cluster.redis.hget(redis_names.record(each), "child") for each in cluster.record_ids())
     return {child.decode() for child in found if isinstance(child, bytes)}
 
 
@@ -138,7 +138,7 @@ def test_releases_serve_each_other(num: int, absent: set[str], both: Cluster, ju
 @pytest.mark.e2e
 def test_each_release_lists_the_others_children(both: Cluster) -> None:
     tell_more = [
-        any(both.redis.exists(keys.heartbeat(child)) for child in both.children(worker))
+        any(both.redis.exists(redis_names.heartbeat(child)) for child in both.children(worker))
         for worker in both.workers.values()
     ]
     assert tell_more == [False, True]  # so the first really is of the last release

@@ -15,7 +15,7 @@ from statistics import median
 import psutil
 from redis import RedisError
 
-from tasks.engine.model import Model
+from tasks.engine.llama.model import Model
 from tests.chaos.clients import Receipt
 from tests.chaos.cluster import Cluster, Sizes
 from tests.chaos.cluster import cluster as running_cluster

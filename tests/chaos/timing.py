@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from redis import RedisError
 
-from tasks import keys
+from tasks.contract import redis_names
 from tests.chaos.cluster import Cluster, Running
 
 
@@ -32,7 +32,7 @@ def _look(cluster: Cluster, ids: Iterable[str]) -> dict[str, tuple[int, bool]]:
     asked = list(ids)
     with cluster.redis.pipeline(transaction=False) as pipe:
         for request_id in asked:
-            pipe.hmget(keys.record(request_id), "attempt", "state")
+            pipe.hmget(redis_names.record(request_id), "attempt", "state")
         try:
             found = pipe.execute()
         except RedisError:

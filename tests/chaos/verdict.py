@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tasks.engine.model import Model
-from tasks.messages import Event, FinishReason, GenerateRequest, State
-from tasks.store import Record, RequestStore
+from tasks.contract.messages import Event, FinishReason, GenerateRequest, State
+from tasks.engine.llama.model import Model
+from tasks.store.requests import Record, RequestStore
 from tests.chaos.clients import Receipt
 from tests.chaos.cluster import Cluster
 from tests.waiting import wait_until

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from service import models
+from service.weights import model_files
 from tests.e2e.serving import Served
 
 
 @pytest.fixture(scope="session")
 def model_path() -> Path:
     """The default model's file."""
-    path = models.default_model()
+    path = model_files.default_model()
     assert path.is_file(), "run `make model`, or `inference-server model fetch`"
     return path
 

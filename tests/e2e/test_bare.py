@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.bare.build import Build, BuildError, Variation
 from loadtest.same_texts.verdict import difference
-from tasks.engine.kernels.kept import library_folder
+from tasks.engine.kept import library_folder
 
 pytestmark = pytest.mark.e2e
 

@@ -10,16 +10,16 @@ from threading import Event as Flag
 
 import pytest
 
-from tasks.engine.cores import FixedThreads
-from tasks.engine.cost_table import CostTable
-from tasks.engine.costs import StepCosts
-from tasks.engine.engine import Engine, EngineOptions
+from tasks.contract.messages import ChatMessage, ErrorCode, FinishReason, GenerateRequest, Sampling
+from tasks.engine.costs.shape import StepCosts
+from tasks.engine.costs.table import CostTable
+from tasks.engine.costs.threads import FixedThreads
 from tasks.engine.errors import ModelError
-from tasks.engine.model import Context, Model
-from tasks.engine.observer import WorkCounter
+from tasks.engine.llama.model import Context, Model
+from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Delta, Ending, Job
-from tasks.messages import ChatMessage, ErrorCode, FinishReason, GenerateRequest, Sampling
+from tasks.telemetry.work_counter import WorkCounter
 
 pytestmark = pytest.mark.e2e
 

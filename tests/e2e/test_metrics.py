@@ -18,8 +18,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tasks import keys, metrics
-from tasks.store import RequestStore
+from tasks.contract import redis_names
+from tasks.store.requests import RequestStore
+from tasks.telemetry import metric_names
 from tests.e2e.monitoring import Prometheus, panels, prometheus
 from tests.e2e.serving import Served
 from tests.e2e.test_recovery import final, store_of, wait_claimed
@@ -64,8 +65,10 @@ class Load:
 
     def ids(self) -> list[str]:
         """Every request that has a record."""
-        start = len(keys.record(""))
-        return [key.decode()[start:] for key in self.store.redis.scan_iter(keys.record("*"), count=1000)]
+        start = len(redis_names.record(""))
+        return [
+            key.decode()[start:] for key in self.store.redis.scan_iter(redis_names.record("*"), count=1000)
+        ]
 
     def num_delivered(self) -> int:
         """Tokens in all logs."""
@@ -143,7 +146,7 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
 
     wait_until(lambda: sum(counted().values()) == total, timeout=30)
     assert counted() == outcomes
-    assert not load.store.redis.llen(keys.OUTCOMES)
+    assert not load.store.redis.llen(redis_names.OUTCOMES)
     found, worker = scraped(served.port), scraped(metrics_port)
     # All but the one that waited and the one that was too long.
     assert found["inference_prompt_tokens_total"] == prompt_tokens * (total - 2)
@@ -211,9 +214,11 @@ def test_promtool_finds_nothing_to_say(served: Served, metrics_port: int) -> Non
 
 def test_every_named_metric_is_there(served: Served, metrics_port: int) -> None:
     Load(served).send(max_tokens=4)
-    names = {each.name for each in vars(metrics).values() if isinstance(each, metrics.Metric)}
+    names = {each.name for each in vars(metric_names).values() if isinstance(each, metric_names.Metric)}
     names |= {
-        each.name for group in (metrics.WORKER_COUNTERS, metrics.WORKER_HISTOGRAMS) for each in group.values()
+        each.name
+        for group in (metric_names.WORKER_COUNTERS, metric_names.WORKER_HISTOGRAMS)
+        for each in group.values()
     }
 
     def missing() -> set[str]:

@@ -14,11 +14,11 @@ import pytest
 from redis import Redis
 
 from tasks.celery import create_app
-from tasks.messages import Event, GenerateRequest, Sampling, State
-from tasks.queue import RequestQueue
-from tasks.registry import Registry
+from tasks.contract.messages import Event, GenerateRequest, Sampling, State
+from tasks.queue.submit import RequestQueue
 from tasks.settings import BrokerSettings
-from tasks.store import RequestStore
+from tasks.store.registry import Registry
+from tasks.store.requests import RequestStore
 from tests.e2e.serving import clean_environment
 from tests.ports import free_port
 from tests.waiting import wait_until

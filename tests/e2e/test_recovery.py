@@ -12,9 +12,9 @@ import httpx
 import pytest
 from redis import Redis
 
-from tasks import keys
-from tasks.messages import State
-from tasks.store import RequestStore
+from tasks.contract import redis_names
+from tasks.contract.messages import State
+from tasks.store.requests import RequestStore
 from tests.e2e.serving import Served
 from tests.waiting import wait_until
 
@@ -51,7 +51,7 @@ def wait_claimed(store: RequestStore, request_id: str, attempt: int) -> int:
     """The process that runs a request's ``attempt``."""
 
     def claimed() -> int | None:
-        state, number, child = store.redis.hmget(keys.record(request_id), "state", "attempt", "child")
+        state, number, child = store.redis.hmget(redis_names.record(request_id), "state", "attempt", "child")
         if state != b"running" or int(number or 0) != attempt or not isinstance(child, bytes):
             return None
         return int(child.rpartition(b"/")[2])

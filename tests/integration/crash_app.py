@@ -15,7 +15,7 @@ from billiard import current_process
 from celery import signals
 from redis import Redis
 
-from tasks.model_file import ModelFile
+from tasks.worker.ending.model_file import ModelFile
 from tests.integration import pool_app
 
 app = pool_app.app

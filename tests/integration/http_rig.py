@@ -18,8 +18,8 @@ from typing import Any, cast
 import httpx
 from redis import Redis
 
-from tasks import keys
-from tasks.messages import (
+from tasks.contract import redis_names
+from tasks.contract.messages import (
     End,
     ErrorCode,
     Failure,
@@ -29,9 +29,9 @@ from tasks.messages import (
     Usage,
     queue_name,
 )
-from tasks.queue import PRIORITY_LISTS
-from tasks.registry import HEARTBEAT_S, Child, Registry, ServedModel
-from tasks.store import Append, Claim, RequestStore, script_source
+from tasks.queue.submit import PRIORITY_LISTS
+from tasks.store.registry import HEARTBEAT_S, Child, Registry, ServedModel
+from tasks.store.requests import Append, Claim, RequestStore, script_source
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -48,7 +48,7 @@ class Api:
         env = {**os.environ, "REDIS_URL": redis_url, "INFERENCE_PORT": str(self.port)}
         env.update({f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()})
         env.pop("PROMETHEUS_MULTIPROC_DIR", None)
-        command = [sys.executable, "-m", "gunicorn", "-c", "python:service.gunicorn_config"]
+        command = [sys.executable, "-m", "gunicorn", "-c", "python:service.server.gunicorn_config"]
         with log.open("wb") if log else nullcontext() as output:
             self.process = subprocess.Popen(command, env=env, cwd=ROOT, stderr=output)
         self.url = f"http://127.0.0.1:{self.port}"
@@ -158,7 +158,9 @@ class ScriptedWorker:
                 time.sleep(0.01)
                 continue
             # Leased like a worker's, so that nobody takes them for lost.
-            taken = cast("bytes | None", self._take(keys=names, args=[keys.LEASES, keys.UNACKED]))
+            taken = cast(
+                "bytes | None", self._take(keys=names, args=[redis_names.LEASES, redis_names.UNACKED])
+            )
             if taken is None:
                 time.sleep(0.005)
             else:

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from redis import Redis
 
-from tasks import keys
-from tasks.janitor import Janitor
-from tasks.messages import End, FinishReason, GenerateRequest, State, Usage
-from tasks.reserved import DEATH, LOST_LEASE
-from tasks.store import Append, Claim, Key, Record, RequestStore, Submission, script_source
+from tasks.contract import redis_names
+from tasks.contract.messages import End, FinishReason, GenerateRequest, State, Usage
+from tasks.queue.leases import DEATH, LOST_LEASE
+from tasks.store.janitor import Janitor
+from tasks.store.requests import Append, Claim, Key, Record, RequestStore, Submission, script_source
 
 MODEL, LIST = "m", "inference.m"
 MAX_ATTEMPTS = 3
@@ -70,7 +70,7 @@ class Life:
 
     def take(self, known: int | None = None) -> Taken | None:
         """Reserve the next message of a format up to ``known``; ``None``: of any."""
-        args = [keys.LEASES, keys.UNACKED, *([] if known is None else [str(known)])]
+        args = [redis_names.LEASES, redis_names.UNACKED, *([] if known is None else [str(known)])]
         reply = self._take(keys=[LIST], args=args)
         text = cast("bytes | None", reply[0] if isinstance(reply, list) else reply)
         if not text:
@@ -100,20 +100,31 @@ class Life:
         return goes_on
 
     def acknowledge(self, taken: Taken) -> None:
-        self.redis.zrem(keys.LEASES, taken.tag)
-        self.redis.hdel(keys.UNACKED, taken.tag)
+        self.redis.zrem(redis_names.LEASES, taken.tag)
+        self.redis.hdel(redis_names.UNACKED, taken.tag)
 
     def put_back(self, taken: Taken, charge: float = DEATH, lease: float | str = "") -> int:
         """As the transport does: 1 put back, 0 over, -1 not there any more."""
         tag = next(self._tags)
         message = json.dumps(_message(taken.id, tag))
-        args = [keys.LEASES, keys.UNACKED, taken.tag, lease, LIST, message, tag, taken.id, LIST, charge]
+        args = [
+            redis_names.LEASES,
+            redis_names.UNACKED,
+            taken.tag,
+            lease,
+            LIST,
+            message,
+            tag,
+            taken.id,
+            LIST,
+            charge,
+        ]
         return cast("int", self._requeue(args=args))
 
     def lose_lease(self, taken: Taken) -> int:
         """Its worker does not renew, and another one sweeps."""
-        if self.redis.zscore(keys.LEASES, taken.tag) is not None:
-            self.redis.zincrby(keys.LEASES, -2 * LEASE_S, taken.tag)
+        if self.redis.zscore(redis_names.LEASES, taken.tag) is not None:
+            self.redis.zincrby(redis_names.LEASES, -2 * LEASE_S, taken.tag)
         return self.put_back(taken, LOST_LEASE, LEASE_S)
 
     # ---- what is ---------------------------------------------------------------------------------
@@ -137,7 +148,7 @@ class Life:
         return [json.loads(text)["headers"]["id"] for text in reversed(texts)]
 
     def reserved(self) -> list[str]:
-        entries = cast("list[bytes]", self.redis.hvals(keys.UNACKED))
+        entries = cast("list[bytes]", self.redis.hvals(redis_names.UNACKED))
         return [json.loads(entry)[0]["headers"]["id"] for entry in entries]
 
 

@@ -16,8 +16,8 @@ from celery import Celery
 from redis import Redis
 
 from tasks.celery import create_app
-from tasks.messages import queue_name
-from tasks.reserved import UNACKED_OPTIONS
+from tasks.contract.messages import queue_name
+from tasks.queue.leases import UNACKED_OPTIONS
 from tasks.settings import BrokerSettings
 from tests.waiting import wait_until
 

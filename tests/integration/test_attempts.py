@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from tasks import keys
-from tasks.messages import ErrorCode, State
+from tasks.contract import redis_names
+from tasks.contract.messages import ErrorCode, State
 from tests.integration.life import LEASE_S, MAX_ATTEMPTS, SUCCEEDED, Life
 
 pytestmark = pytest.mark.integration
@@ -98,7 +98,9 @@ def test_late_acknowledgement_leaves_the_next_delivery_alone(life: Life) -> None
 
 def test_two_attempts_of_one_number_are_told_apart(life: Life, redis: Redis) -> None:
     _, lost = life.run("r")
-    redis.hset(keys.record("r"), mapping={"attempt": 0, "state": "queued"})  # Redis came back without it
+    redis.hset(
+        redis_names.record("r"), mapping={"attempt": 0, "state": "queued"}
+    )  # Redis came back without it
     claim = life.claim("r")
     assert claim is not None
     assert claim.attempt == lost.attempt
@@ -136,8 +138,8 @@ def test_time_limit_ends_a_request_at_its_claim(life: Life) -> None:
 def test_time_limit_ends_a_request_whose_worker_does_not(life: Life, redis: Redis) -> None:
     _, claim = life.run("r", timeout_s=60.0)
     assert life.store.expire_due() == 0
-    redis.zadd(keys.DEADLINES, {"r": 1})
-    redis.hset(keys.record("r"), "time_limit", 0)
+    redis.zadd(redis_names.DEADLINES, {"r": 1})
+    redis.hset(redis_names.record("r"), "time_limit", 0)
     assert life.store.expire_due() == 1
     assert not life.append(claim, 1)
 
@@ -145,14 +147,14 @@ def test_time_limit_ends_a_request_whose_worker_does_not(life: Life, redis: Redi
 def test_time_limit_lasts_through_a_put_back(life: Life, redis: Redis) -> None:
     taken, _ = life.run("r", timeout_s=60.0)
     life.put_back(taken)
-    assert redis.zscore(keys.DEADLINES, "r") is not None
+    assert redis.zscore(redis_names.DEADLINES, "r") is not None
 
 
 def test_patience_ends_with_the_first_claim(life: Life, redis: Redis) -> None:
     taken, _ = life.run("r", queue_timeout_s=60.0)
     life.put_back(taken)
-    redis.hset(keys.record("r"), "queue_timeout", 0)
-    redis.zadd(keys.DEADLINES, {"r": 1})
+    redis.hset(redis_names.record("r"), "queue_timeout", 0)
+    redis.zadd(redis_names.DEADLINES, {"r": 1})
     assert life.store.expire_due() == 0
     assert life.claim("r") is not None
 
@@ -166,7 +168,12 @@ def test_finished_requests_leave_what_expires(life: Life, redis: Redis) -> None:
     life.append(claim, 2, SUCCEEDED)
     life.acknowledge(taken)
     lasting = {key.decode() for key in redis.scan_iter() if redis.ttl(key) == -1}
-    assert lasting <= {keys.OUTCOMES, keys.TOTALS, keys.RECENT, "inference:bell:inference.m"}
+    assert lasting <= {
+        redis_names.OUTCOMES,
+        redis_names.TOTALS,
+        redis_names.RECENT,
+        "inference:bell:inference.m",
+    }
 
 
 def test_lease_is_not_lost_before_its_time(life: Life) -> None:

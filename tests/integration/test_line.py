@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import ResponseError
 
-from tasks.line import Line
+from tasks.store.script_call import Line
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.access import HEADER
+from service.telemetry.request_log import HEADER
 from tests.integration.http_rig import MODEL, Api, ScriptedWorker
 from tests.waiting import wait_until
 

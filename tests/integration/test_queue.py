@@ -11,10 +11,10 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 
 from tasks.celery import create_app
-from tasks.messages import GenerateRequest, Priority, State
-from tasks.queue import QueueFull, RequestQueue
+from tasks.contract.messages import GenerateRequest, Priority, State
+from tasks.queue.submit import QueueFull, RequestQueue
 from tasks.settings import BrokerSettings
-from tasks.store import RequestStore
+from tasks.store.requests import RequestStore
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration

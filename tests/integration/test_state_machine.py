@@ -20,10 +20,10 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from tasks import keys
-from tasks.messages import State
-from tasks.reserved import DEATH
-from tasks.store import Claim
+from tasks.contract import redis_names
+from tasks.contract.messages import State
+from tasks.queue.leases import DEATH
+from tasks.store.requests import Claim
 from tests.integration.life import SUCCEEDED, Life, Taken
 
 pytestmark = pytest.mark.integration
@@ -146,8 +146,8 @@ class RequestLife(RuleBasedStateMachine):
 
     @rule(request_id=st.sampled_from(IDS))
     def expire(self, request_id: str) -> None:
-        if self.redis.zscore(keys.DEADLINES, request_id) is not None:
-            self.redis.zadd(keys.DEADLINES, {request_id: 1})
+        if self.redis.zscore(redis_names.DEADLINES, request_id) is not None:
+            self.redis.zadd(redis_names.DEADLINES, {request_id: 1})
         was = self.state(request_id)
         has_run = self.seen[request_id] > 0
         self.life.store.expire_due()
@@ -193,21 +193,27 @@ class RequestLife(RuleBasedStateMachine):
 
     @invariant()
     def indexes_tell_the_truth(self) -> None:
-        active = {i.decode() for i in self.redis.zrange(keys.ACTIVE, 0, -1) if isinstance(i, bytes)}
-        running = {i.decode() for i in self.redis.zrange(keys.RUNNING, 0, -1) if isinstance(i, bytes)}
+        active = {i.decode() for i in self.redis.zrange(redis_names.ACTIVE, 0, -1) if isinstance(i, bytes)}
+        running = {i.decode() for i in self.redis.zrange(redis_names.RUNNING, 0, -1) if isinstance(i, bytes)}
         assert active == {i for i in IDS if self.is_open(i)}
         assert running == {i for i in IDS if self.state(i) is State.RUNNING}
 
     def teardown(self) -> None:
         """Whatever was accepted can be brought to its end, with nothing left behind."""
         for _ in range(len(IDS) * 2):
-            for entry in self.redis.zrange(keys.LEASES, 0, -1):
+            for entry in self.redis.zrange(redis_names.LEASES, 0, -1):
                 assert isinstance(entry, bytes)
                 self.life.lose_lease(self.holder(entry.decode()))
             self.life.janitor.tidy()
             self.finish_all()
         assert not any(self.is_open(i) for i in self.pushed)
-        assert not self.redis.exists(keys.ACTIVE, keys.RUNNING, keys.DEADLINES, keys.LEASES, keys.UNACKED)
+        assert not self.redis.exists(
+            redis_names.ACTIVE,
+            redis_names.RUNNING,
+            redis_names.DEADLINES,
+            redis_names.LEASES,
+            redis_names.UNACKED,
+        )
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -222,7 +228,7 @@ class RequestLife(RuleBasedStateMachine):
             self.life.acknowledge(taken)
 
     def holder(self, tag: str) -> Taken:
-        entry = self.redis.hget(keys.UNACKED, tag)
+        entry = self.redis.hget(redis_names.UNACKED, tag)
         assert isinstance(entry, bytes)
         message = json.loads(entry)[0]
         return Taken(message["headers"]["id"], tag, message)

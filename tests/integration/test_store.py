@@ -1,4 +1,4 @@
-"""Every step of a request's life in Redis, by tasks.store and its scripts."""
+"""Every step of a request's life in Redis, by tasks.store.requests and its scripts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
-from tasks import keys
-from tasks.messages import (
+from tasks.contract import redis_names
+from tasks.contract.messages import (
     ChatMessage,
     End,
     ErrorCode,
@@ -23,7 +23,7 @@ from tasks.messages import (
     Timings,
     Usage,
 )
-from tasks.store import Append, Claim, RequestStore, Submission, SuspectError, script_source
+from tasks.store.requests import Append, Claim, RequestStore, Submission, SuspectError, script_source
 
 pytestmark = pytest.mark.integration
 
@@ -91,7 +91,7 @@ def end_of(store: RequestStore, request_id: str = "r") -> End:
 
 
 def outcomes(store: RequestStore) -> list[Outcome]:
-    raw = cast("list[bytes]", store.redis.lrange(keys.OUTCOMES, 0, -1))
+    raw = cast("list[bytes]", store.redis.lrange(redis_names.OUTCOMES, 0, -1))
     return [Outcome.from_json(text) for text in raw]
 
 
@@ -135,7 +135,7 @@ def test_id_is_taken_once(store: RequestStore, redis: Redis) -> None:
 
 def test_live_record_does_not_expire(store: RequestStore, redis: Redis) -> None:
     queued(store)
-    assert redis.ttl(keys.record("r")) == -1
+    assert redis.ttl(redis_names.record("r")) == -1
 
 
 def test_refused_request_leaves_nothing(store: RequestStore) -> None:
@@ -154,7 +154,7 @@ def test_what_was_accepted_is_found_although_the_queue_is_full(store: RequestSto
 
 def test_suspect_is_not_claimed_by_the_way(store: RequestStore, redis: Redis) -> None:
     queued(store)
-    redis.hset(keys.record("r"), "deaths", 2)
+    redis.hset(redis_names.record("r"), "deaths", 2)
     with pytest.raises(SuspectError):
         store.claim("r", "child", MAX_ATTEMPTS, suspect_from=2)
     assert state_of(store) is State.QUEUED
@@ -187,7 +187,7 @@ def test_a_claim_whose_answer_was_lost_is_asked_for_again(store: RequestStore, r
     assert again is not None
     assert replace(again, age_ms=first.age_ms) == first
     assert again.attempt == 1
-    assert redis.llen(keys.claims(MODEL)) == 1
+    assert redis.llen(redis_names.claims(MODEL)) == 1
     assert store.append([Append("r", again.attempt, 1, "a", (1,), fence="mine")]) == [True]
     other = store.claim("r", "other", MAX_ATTEMPTS, fence="other")
     assert other is not None
@@ -208,7 +208,7 @@ def test_request_that_waited_too_long_expires_at_its_claim(store: RequestStore) 
 
 def test_claim_of_a_lost_run_never_expires(store: RequestStore, redis: Redis) -> None:
     running(store)
-    redis.hset(keys.record("r"), "queue_timeout", 0)
+    redis.hset(redis_names.record("r"), "queue_timeout", 0)
     assert claimed(store).attempt == 2
 
 
@@ -216,14 +216,14 @@ def test_claims_tell_how_fast_the_queue_drains(store: RequestStore, redis: Redis
     assert store.claim_interval_s(MODEL) is None
     for n in range(40):
         running(store, f"r{n}")
-    assert redis.llen(keys.claims(MODEL)) == 32
+    assert redis.llen(redis_names.claims(MODEL)) == 32
     interval = store.claim_interval_s(MODEL)
     assert interval is not None
     assert 0 < interval < 60
 
 
 def test_claim_announces_the_free_place(store: RequestStore, redis: Redis) -> None:
-    pubsub = published(redis, keys.FREED)
+    pubsub = published(redis, redis_names.FREED)
     running(store)
     assert pubsub.get_message(timeout=5)["data"] == MODEL.encode()
 
@@ -256,8 +256,8 @@ def test_end_finishes_the_request(store: RequestStore, redis: Redis) -> None:
     assert end_of(store) == SUCCEEDED
     assert state_of(store) is State.SUCCEEDED
     assert store.num_running() == 0
-    assert 0 < redis.ttl(keys.record("r")) <= TTL_S
-    assert 0 < redis.ttl(keys.log("r")) <= TTL_S
+    assert 0 < redis.ttl(redis_names.record("r")) <= TTL_S
+    assert 0 < redis.ttl(redis_names.log("r")) <= TTL_S
 
 
 def test_outcome_has_what_metrics_need(store: RequestStore) -> None:
@@ -311,7 +311,7 @@ def test_request_has_several_watchers_and_keeps_the_last_eight(store: RequestSto
     for n in range(8):
         assert store.watch("r", f"c{n}") is State.QUEUED
     store.watch("r", "c0")
-    watchers = redis.hget(keys.record("r"), "watch")
+    watchers = redis.hget(redis_names.record("r"), "watch")
     assert watchers == b"c1 c2 c3 c4 c5 c6 c7 c0"
 
 
@@ -319,13 +319,13 @@ def test_request_has_several_watchers_and_keeps_the_last_eight(store: RequestSto
 
 
 def test_cancel_frees_a_waiting_requests_place(store: RequestStore, redis: Redis) -> None:
-    pubsub = published(redis, keys.FREED)
+    pubsub = published(redis, redis_names.FREED)
     queued(store)
     assert store.cancel("r") is State.QUEUED
     assert redis.llen(LIST) == 0
     assert pubsub.get_message(timeout=5)["data"] == MODEL.encode()
     assert store.expire_due() == 0
-    assert redis.zcard(keys.DEADLINES) == 0
+    assert redis.zcard(redis_names.DEADLINES) == 0
 
 
 @pytest.mark.parametrize("prepare", [queued, running])
@@ -378,6 +378,6 @@ def test_expire_ends_the_overdue_only(store: RequestStore, redis: Redis) -> None
 
 def test_running_request_does_not_expire(store: RequestStore, redis: Redis) -> None:
     running(store)
-    redis.zadd(keys.DEADLINES, {"r": 0})
+    redis.zadd(redis_names.DEADLINES, {"r": 0})
     assert store.expire_due() == 0
     assert state_of(store) is State.RUNNING

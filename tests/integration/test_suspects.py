@@ -12,12 +12,12 @@ import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
 
-from tasks import keys
-from tasks.child import HandedBackError, WorkerChild
-from tasks.messages import ErrorCode, State
-from tasks.run import Run
+from tasks.contract import redis_names
+from tasks.contract.messages import ErrorCode, State
 from tasks.settings import WorkerSettings
-from tasks.store import Claim
+from tasks.store.requests import Claim
+from tasks.worker.attempt import Run
+from tasks.worker.child import HandedBackError, WorkerChild
 from tests.integration.life import MAX_ATTEMPTS, Life
 from tests.newer import NewerRequest
 
@@ -51,7 +51,7 @@ def life(redis: Redis) -> Life:
 def suspect(life: Life, *request_ids: str) -> None:
     life.accept(*request_ids)
     for request_id in request_ids:
-        life.redis.hset(keys.record(request_id), "deaths", MAX_ATTEMPTS - 1)
+        life.redis.hset(redis_names.record(request_id), "deaths", MAX_ATTEMPTS - 1)
 
 
 def test_suspects_are_tried_one_after_the_other(life: Life) -> None:
@@ -94,7 +94,7 @@ def test_run_that_is_handed_back_ends_its_task_so(life: Life) -> None:
 def test_request_of_a_newer_format_is_handed_back_unclaimed(
     life: Life, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.child.NEWER_PAUSE_S", 0.0)
+    monkeypatch.setattr("tasks.worker.child.NEWER_PAUSE_S", 0.0)
     life.accept("r", kind=NewerRequest)
     with caplog.at_level(logging.WARNING), pytest.raises(HandedBackError):
         Child(life).run("r")
@@ -109,7 +109,7 @@ def test_request_that_can_not_be_started_ends_with_an_error(life: Life) -> None:
     child = Child(life)
     life.accept("r")
     request = life.record("r").request.to_json().replace('"x"', '"broken"')
-    life.redis.hset(keys.record("r"), "request", request)
+    life.redis.hset(redis_names.record("r"), "request", request)
     child.run("r")
     error = life.end("r").error
     assert error is not None

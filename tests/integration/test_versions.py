@@ -11,15 +11,16 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
-from tasks import keys, last_words, tolerant
 from tasks.celery import create_app
-from tasks.messages import ErrorCode, Event, State
-from tasks.queue import RequestQueue
-from tasks.registry import LAST_RELEASE_FIELDS, Child, Registry, ServedModel
+from tasks.contract import redis_names, tolerant
+from tasks.contract.messages import ErrorCode, Event, State
+from tasks.contract.versions import UnsupportedVersionError
+from tasks.queue.submit import RequestQueue
 from tasks.settings import BrokerSettings
-from tasks.status import StatusReader
-from tasks.store import RequestStore
-from tasks.versions import UnsupportedVersionError
+from tasks.store import last_words
+from tasks.store.registry import LAST_RELEASE_FIELDS, Child, Registry, ServedModel
+from tasks.store.requests import RequestStore
+from tasks.store.status import StatusReader
 from tests.integration.http_rig import MODEL, Api, ScriptedWorker
 from tests.integration.life import MAX_ATTEMPTS, Life
 from tests.integration.rig import QUEUE, worker
@@ -51,7 +52,7 @@ def test_request_says_its_version_in_record_and_message(valkey_url: str, redis: 
     app.close()
     texts = cast("list[bytes]", redis.lrange("inference.m", 0, -1))
     assert [json.loads(text)["headers"]["v"] for text in reversed(texts)] == [1, NEWER]
-    assert [redis.hget(keys.record(name), "v") for name in ("one", "other")] == [b"1", b"99"]
+    assert [redis.hget(redis_names.record(name), "v") for name in ("one", "other")] == [b"1", b"99"]
 
 
 def test_field_that_may_be_dropped_is(life: Life) -> None:
@@ -87,7 +88,7 @@ def test_newer_request_is_not_claimed_and_nothing_counts(life: Life, redis: Redi
         life.put_back(taken)
         taken = life.take()
     assert (life.record("r").attempt, life.store.deaths("r"), life.state("r")) == (0, 0, State.QUEUED)
-    assert not redis.exists(keys.claims("m"), keys.RUNNING)
+    assert not redis.exists(redis_names.claims("m"), redis_names.RUNNING)
     claim = RequestStore(redis, known=NEWER).claim("r", "newer child", MAX_ATTEMPTS)
     assert claim is not None
     assert claim.attempt == 1
@@ -154,16 +155,16 @@ def test_child_that_says_more_is_listed(redis: Redis) -> None:
 
 def test_last_release_finds_what_it_can_read_and_no_more(redis: Redis) -> None:
     Registry(redis).announce(WiderChild("w/2", "w", 2, "m", 512, 4))
-    kept = json.loads(cast("bytes", redis.get(keys.child("w/2"))))
+    kept = json.loads(cast("bytes", redis.get(redis_names.child("w/2"))))
     assert set(kept) == set(LAST_RELEASE_FIELDS)
     Registry(redis).withdraw("w/2")
-    assert not redis.exists(keys.child("w/2"), keys.heartbeat("w/2"))
+    assert not redis.exists(redis_names.child("w/2"), redis_names.heartbeat("w/2"))
 
 
 def test_last_releases_child_is_listed(redis: Redis) -> None:
     registry = Registry(redis)
     registry.announce(CHILD)
-    redis.delete(keys.heartbeat(CHILD.id))
+    redis.delete(redis_names.heartbeat(CHILD.id))
     assert registry.children() == [CHILD]
     assert [load.child for load in StatusReader(redis).read().children] == [CHILD]
 
@@ -175,8 +176,8 @@ def test_child_of_a_newer_format_is_left_out_with_one_warning(
     registry = Registry(redis)
     registry.announce(CHILD)
     registry.announce(Child("w/9", "w", 9, "m", 512, 4))
-    redis.set(keys.heartbeat("w/9"), json.dumps({"id": "w/9", "v": NEWER}))
-    redis.hset(keys.MODELS, "n", json.dumps({"name": "n", "v": NEWER}))
+    redis.set(redis_names.heartbeat("w/9"), json.dumps({"id": "w/9", "v": NEWER}))
+    redis.hset(redis_names.MODELS, "n", json.dumps({"name": "n", "v": NEWER}))
     registry.add_model(ServedModel("m", 512, 1))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -195,7 +196,7 @@ def test_child_of_a_newer_format_is_left_out_with_one_warning(
 def test_finished_request_of_a_newer_format_is_left_out(life: Life, redis: Redis) -> None:
     life.accept("r")
     life.store.cancel("r")
-    redis.lpush(keys.RECENT, json.dumps({"v": NEWER, "id": "later"}))
+    redis.lpush(redis_names.RECENT, json.dumps({"v": NEWER, "id": "later"}))
     assert [each.id for each in StatusReader(redis).read().recent] == ["r"]
 
 
@@ -223,9 +224,9 @@ def api(valkey_url: str, scripted: ScriptedWorker) -> Iterator[Api]:
 def say_newer(client: Redis, request_id: str, seq: int, version: int | None) -> None:
     """Write an event with an unknown field, as a worker of a later release might."""
     event = {"s": seq, "t": "more", "k": [5], "mood": "calm"} | ({} if version is None else {"v": version})
-    client.xadd(keys.log(request_id), {"e": json.dumps(event)}, id=f"{seq}-0")
-    client.hset(keys.record(request_id), "seq", seq)
-    watch = cast("bytes", client.hget(keys.record(request_id), "watch"))
+    client.xadd(redis_names.log(request_id), {"e": json.dumps(event)}, id=f"{seq}-0")
+    client.hset(redis_names.record(request_id), "seq", seq)
+    watch = cast("bytes", client.hget(redis_names.record(request_id), "watch"))
     client.publish(watch.decode(), json.dumps([[request_id, event, "and more"]]))
 
 
@@ -259,7 +260,7 @@ def test_stream_goes_on_after_what_can_not_be_read(
     asked = api.later(api.complete, "hold")
     [request_id] = wait_until(lambda: set(scripted.held) - known)
     with Redis.from_url(valkey_url) as client:
-        watch = cast("bytes", client.hget(keys.record(request_id), "watch")).decode()
+        watch = cast("bytes", client.hget(redis_names.record(request_id), "watch")).decode()
         for text in ("no JSON", "[[1]]", "5", json.dumps([[request_id, "no event"]])):
             client.publish(watch, text)
     scripted.say(request_id, "two")
@@ -310,8 +311,8 @@ def test_what_this_release_writes_the_last_one_reads() -> None:
 def test_last_words_of_a_newer_release_are_read_or_left_out(redis: Redis) -> None:
     for name, extra in (("a@h", {"new": 1}), ("b@h", {"v": 99})):
         text = json.dumps({"worker": name, "model": "m", "text": "why", **extra})
-        redis.set(keys.last_words(name), text, ex=60)
-        redis.zadd(keys.LAST_WORDS, {name: 1.0})
+        redis.set(redis_names.last_words(name), text, ex=60)
+        redis.zadd(redis_names.LAST_WORDS, {name: 1.0})
     assert [(words.worker, words.text) for words in last_words.read(redis)] == [("a@h", "why")]
     last_words.forget(redis, "m")
     assert [words.worker for words in last_words.read(redis)] == []

@@ -10,8 +10,8 @@ from zipfile import ZipFile, ZipInfo
 
 import pytest
 
-from tasks.engine.compiler import Compiler
-from tasks.engine.tiles import SOURCE
+from tasks.engine.build.compiler import Compiler
+from tasks.engine.build.tiles import SOURCE
 
 ROOT = Path(__file__).parents[2]
 NAME = "llama_cpp_python-0.3.36-py3-none-any.whl"

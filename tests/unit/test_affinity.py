@@ -2,8 +2,9 @@
 
 import pytest
 
-from tasks.affinity import MAX_LEAD, MAX_SENT, Affinity, prefixes
-from tasks.messages import ChatMessage, GenerateRequest
+from tasks.contract.messages import ChatMessage, GenerateRequest
+from tasks.contract.prefixes import MAX_SENT, prefixes
+from tasks.worker.pool.affinity import MAX_LEAD, Affinity
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from service import models
-from service.models import ModelError, Source, fetch, is_whole
+from service.weights import model_files
+from service.weights.model_files import ModelError, Source, fetch, is_whole
 
 pytestmark = pytest.mark.unit
 
@@ -150,4 +150,4 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path):
 
 def test_the_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("INFERENCE_MODELS_DIR", str(tmp_path))
-    assert models.default_model("F16") == tmp_path / "SmolLM2-135M-Instruct.F16.gguf"
+    assert model_files.default_model("F16") == tmp_path / "SmolLM2-135M-Instruct.F16.gguf"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tasks.engine import wheel
+from tasks.engine.build import wheel
 from tests.unit.compiling import NAME, ROOT, WHEEL_FILES, compiler_script, make_wheel, python_script
 
 pytestmark = pytest.mark.unit
@@ -36,7 +36,7 @@ class Machine:
 
     def compile(self, *arguments: str, expect: int = 0) -> str:
         """Run the program by its path; what it says."""
-        command = [sys.executable, str(ROOT / "tasks/engine/compile.py"), "--python", str(self.python)]
+        command = [sys.executable, str(ROOT / "tasks/engine/build/compile.py"), "--python", str(self.python)]
         done = subprocess.run(
             [*command, *arguments], env=self.environ, capture_output=True, text=True, check=False
         )
@@ -173,7 +173,7 @@ def test_the_files_that_the_build_is_made_from_suffice(machine: Machine):
     for name in copied:
         (machine.folder / "alone" / name).parent.mkdir(parents=True, exist_ok=True)
         (machine.folder / "alone" / name).write_text((ROOT / name).read_text())
-    program = machine.folder / "alone/tasks/engine/compile.py"
+    program = machine.folder / "alone/tasks/engine/build/compile.py"
     command = [sys.executable, "-I", str(program), "--show", "--lock", str(ROOT / "deploy/requirements.lock")]
     done = subprocess.run(command, env=machine.environ, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == json.loads(machine.compile("--show"))

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tasks.engine.cores import CorePool
+from tasks.engine.costs.threads import CorePool
 
 pytestmark = pytest.mark.unit
 

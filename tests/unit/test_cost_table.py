@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tasks.engine import known
-from tasks.engine.cores import CorePool
-from tasks.engine.cost_table import CostTable
-from tasks.engine.costs import StepCosts
-from tasks.engine.kernels import kept
-from tasks.engine.measure import BUDGET_S, measure
-from tasks.engine.model import Row
-from tasks.shared import CAPACITY, SharedNote
+from tasks.engine import kept
+from tasks.engine.costs import known
+from tasks.engine.costs.measure import BUDGET_S, measure
+from tasks.engine.costs.shape import StepCosts
+from tasks.engine.costs.shared_note import CAPACITY, SharedNote
+from tasks.engine.costs.table import CostTable
+from tasks.engine.costs.threads import CorePool
+from tasks.engine.llama.model import Row
 
 pytestmark = pytest.mark.unit
 
@@ -169,7 +169,7 @@ def timed(
     monkeypatch: pytest.MonkeyPatch, ms: Callable[[int, int], float], *counts: int, n_ctx: int = 1024
 ) -> Any:
     context = TimedContext(ms, n_ctx)
-    monkeypatch.setattr("tasks.engine.measure.time.perf_counter", lambda: context.now_s)
+    monkeypatch.setattr("tasks.engine.costs.measure.time.perf_counter", lambda: context.now_s)
     table, is_sound = measure(context, counts)  # type: ignore[arg-type]
     assert not any(context.cells), "it is left empty"
     return table, is_sound, context.now_s

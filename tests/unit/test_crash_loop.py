@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.crash_loop import MAX_DEATHS, CrashLoop
-from tasks.diagnosis import Circumstances, Death, explain_deaths, explain_refusal
 from tasks.engine.errors import NO_MEMORY
-from tasks.model_file import ModelFile
-from tasks.refusal import Refusal
-from tasks.stage import Stages
+from tasks.worker.ending.crash_loop import MAX_DEATHS, CrashLoop
+from tasks.worker.ending.diagnosis import Circumstances, Death, explain_deaths, explain_refusal
+from tasks.worker.ending.model_file import ModelFile
+from tasks.worker.ending.refusal import Refusal
+from tasks.worker.ending.stages import Stages
 
 pytestmark = pytest.mark.unit
 

@@ -8,11 +8,11 @@ from queue import SimpleQueue
 
 import pytest
 
-from tasks.deliver import Deliverer
+from tasks.contract.messages import FinishReason, GenerateRequest
 from tasks.engine.sequence import Delta, Ending
-from tasks.messages import FinishReason, GenerateRequest
-from tasks.run import Run
-from tasks.store import Append, Claim, RequestStore
+from tasks.store.requests import Append, Claim, RequestStore
+from tasks.worker.attempt import Run
+from tasks.worker.deliver import Deliverer
 
 pytestmark = pytest.mark.unit
 

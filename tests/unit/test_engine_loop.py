@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.engine.cores import CorePool, FixedThreads, Threads
-from tasks.engine.cost_table import CostTable
-from tasks.engine.costs import StepCosts
-from tasks.engine.engine import Engine, EngineOptions
-from tasks.engine.model import CacheFullError, DecodeError, Row
-from tasks.engine.observer import WorkCounter
+from tasks.contract.messages import ErrorCode, FinishReason, Sampling
+from tasks.engine.costs.shape import StepCosts
+from tasks.engine.costs.table import CostTable
+from tasks.engine.costs.threads import CorePool, FixedThreads, Threads
+from tasks.engine.llama.model import CacheFullError, DecodeError, Row
+from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.sequence import Delta, Job
-from tasks.messages import ErrorCode, FinishReason, Sampling
+from tasks.telemetry.work_counter import WorkCounter
 
 pytestmark = pytest.mark.unit
 

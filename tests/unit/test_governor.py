@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.engine.governor import FIRST_S, MAX_S, Governor
+from tasks.engine.costs.governor import FIRST_S, MAX_S, Governor
 
 pytestmark = pytest.mark.unit
 

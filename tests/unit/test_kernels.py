@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.engine import kept
 from tasks.engine.errors import KernelsError, ModelError
-from tasks.engine.kernels import kept
 from tasks.engine.kernels.choice import KernelSet, candidates, lost, reference
 from tasks.engine.kernels.judge import fault
 from tasks.engine.kernels.proof import HUNG_FOR_S, Proof, Shape, prove, proven

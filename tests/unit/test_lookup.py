@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.engine.costs import StepCosts
-from tasks.engine.lookup import MAX_DRAFT, PromptLookup, draft_size
+from tasks.engine.costs.shape import StepCosts
+from tasks.engine.speculation import MAX_DRAFT, PromptLookup, draft_size
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.messages import (
+from tasks.contract.messages import (
     ChatMessage,
     End,
     ErrorCode,

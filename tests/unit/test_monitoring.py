@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import metrics
+from tasks.telemetry import metric_names
 
 pytestmark = pytest.mark.unit
 
@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "inference-server.json").read_text())
 ALERTS = (PROMETHEUS / "alerts.yml").read_text()
-NAMES = {each.name: each for each in vars(metrics).values() if isinstance(each, metrics.Metric)} | {
+NAMES = {each.name: each for each in vars(metric_names).values() if isinstance(each, metric_names.Metric)} | {
     each.name: each
-    for group in (metrics.WORKER_COUNTERS, metrics.WORKER_HISTOGRAMS)
+    for group in (metric_names.WORKER_COUNTERS, metric_names.WORKER_HISTOGRAMS)
     for each in group.values()
 }
 needs_promtool = pytest.mark.skipif(

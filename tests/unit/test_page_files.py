@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.assets import FOLDER, Assets
+from service.routes.page_files import FOLDER, Assets
 
 pytestmark = pytest.mark.unit
 

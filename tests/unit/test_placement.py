@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tasks.engine.cost_table import CostTable
-from tasks.engine.costs import StepCosts
-from tasks.placement import NOISE, Crew, advised, tokens_per_s
+from tasks.engine.costs.shape import StepCosts
+from tasks.engine.costs.table import CostTable
+from tasks.worker.pool.placement import NOISE, Crew, advised, tokens_per_s
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
+from tasks.contract.messages import ChatMessage, ErrorCode, GenerateRequest
 from tasks.engine.prompt import PromptBuilder, PromptError
-from tasks.messages import ChatMessage, ErrorCode, GenerateRequest
 
 pytestmark = pytest.mark.unit
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.engine.compiler import CompileError, Compiler
-from tasks.engine.recipe import Recipe, recipe_for
-from tasks.engine.tiles import WITHOUT_AMX, WITHOUT_DEAD_STORES, examine_tiles, fills_tiles
+from tasks.engine.build.compiler import CompileError, Compiler
+from tasks.engine.build.recipe import Recipe, recipe_for
+from tasks.engine.build.tiles import WITHOUT_AMX, WITHOUT_DEAD_STORES, examine_tiles, fills_tiles
 from tests.unit.compiling import compiler_script, real_compiler, script
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.engine.costs import Group, StepCosts, cheapest, plain
+from tasks.engine.costs.shape import Group, StepCosts, cheapest, plain
 from tasks.engine.load import Load
 from tasks.engine.scheduler import Decode, Limits, plan
 

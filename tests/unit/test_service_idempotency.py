@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from service.errors import ApiError
-from service.idempotency import MAX_CHARS, parse
-from tasks.store import Key
+from service.intake.idempotency import MAX_CHARS, parse
+from tasks.store.requests import Key
 
 pytestmark = pytest.mark.unit
 

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from service.histogram import BulkHistogram
-from service.metrics import LiveGauges
-from tasks.metrics import BETWEEN_TOKENS
-from tasks.registry import Child, ServedModel
+from service.telemetry.histogram import BulkHistogram
+from service.telemetry.metrics import LiveGauges
+from tasks.store.registry import Child, ServedModel
+from tasks.telemetry.metric_names import BETWEEN_TOKENS
 
 pytestmark = pytest.mark.unit
 

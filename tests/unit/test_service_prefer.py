@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import ApiError
-from service.prefer import Prefer
+from service.intake.prefer import Prefer
 
 pytestmark = pytest.mark.unit
 

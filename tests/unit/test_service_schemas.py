@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import ApiError
-from service.json_body import parse_object
-from service.schemas import MAX_STOPS, ChatBody, CompletionBody, Limits, to_request, validate
-from tasks.messages import ChatMessage, GenerateRequest, Priority, Sampling
+from service.intake.json_body import parse_object
+from service.intake.schemas import MAX_STOPS, ChatBody, CompletionBody, Limits, to_request, validate
+from tasks.contract.messages import ChatMessage, GenerateRequest, Priority, Sampling
 
 pytestmark = pytest.mark.unit
 

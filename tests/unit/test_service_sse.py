@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from service import sse
-from service.answers import Answer
-from service.connection import ClientGoneError
 from service.errors import ApiError, from_failure
-from service.streams import Listener, Mailbox, Source
-from tasks.messages import (
+from service.streaming import sse
+from service.streaming.answers import Answer
+from service.streaming.client_gone import ClientGoneError
+from service.streaming.listener import Listener, Mailbox, Source
+from tasks.contract.messages import (
     ChatMessage,
     End,
     ErrorCode,

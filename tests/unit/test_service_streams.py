@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from service import streams
-from service.connection import ClientGoneError
+from service.admission.waiting_room import FULL_S, Places, TooManyWaitingError
 from service.errors import ApiError
-from service.places import FULL_S, Places, TooManyWaitingError
-from service.streams import Listener, Mailbox, Source
-from tasks.messages import End, ErrorCode, Event, FinishReason, State
-from tasks.transport import QueueFull
+from service.streaming.client_gone import ClientGoneError
+from service.streaming.listener import PATIENCE_S, Listener, Mailbox, Source
+from tasks.contract.messages import End, ErrorCode, Event, FinishReason, State
+from tasks.queue.transport import QueueFull
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.unit
@@ -161,7 +160,7 @@ def test_it_gives_up_when_redis_stays_away() -> None:
     log = FakeLog(is_away=True)
     box, listener = listening(log, is_behind=True)
     assert listener.take() == []
-    log.now = streams.PATIENCE_S + 1
+    log.now = PATIENCE_S + 1
     box.tick()
     with pytest.raises(ApiError) as caught:
         listener.take()

@@ -8,7 +8,7 @@ import gevent
 import pytest
 from gevent import socket
 
-from service.wire import Wire
+from service.streaming.direct_send import Wire
 
 pytestmark = pytest.mark.unit
 

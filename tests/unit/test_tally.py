@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tasks.metrics import WORKER_LAYOUT
-from tasks.tally import MAX_ROWS, Layout, SharedTallies, Tally
+from tasks.telemetry.metric_names import WORKER_LAYOUT
+from tasks.telemetry.tally import MAX_ROWS, Layout, SharedTallies, Tally
 
 pytestmark = pytest.mark.unit
 

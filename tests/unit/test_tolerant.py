@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import tolerant, versions
-from tasks.affinity import HEADER, prefixes_in
-from tasks.messages import (
+from tasks.contract import tolerant, versions
+from tasks.contract.messages import (
     End,
     ErrorCode,
     Event,
@@ -25,10 +24,11 @@ from tasks.messages import (
     Timings,
     Usage,
 )
-from tasks.registry import Child, ServedModel
-from tasks.status import Finished
-from tasks.tolerant import UnreadableError, read, read_or_warn
-from tasks.versions import UnsupportedVersionError
+from tasks.contract.prefixes import HEADER, prefixes_in
+from tasks.contract.tolerant import UnreadableError, read, read_or_warn
+from tasks.contract.versions import UnsupportedVersionError
+from tasks.store.registry import Child, ServedModel
+from tasks.store.status import Finished
 from tests.newer import NEWER, WiderRequest
 from tests.unit.test_messages import ends, events, requests
 

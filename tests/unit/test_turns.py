@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.engine.costs import MIN_PAUSE_GAIN, StepCosts, cheapest, num_rows, plain, quickest, tokens_per_ms
+from tasks.engine.costs.shape import (
+    MIN_PAUSE_GAIN,
+    StepCosts,
+    cheapest,
+    num_rows,
+    plain,
+    quickest,
+    tokens_per_ms,
+)
 from tasks.engine.load import Load
 from tasks.engine.scheduler import Decode, Limits, Step, plan
 from tasks.engine.turns import CELLS_PER_LAG, MAX_CELLS, MAX_LAG, exchange

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.engine import kept
 from tasks.engine.errors import KernelsError, ModelError
-from tasks.engine.kernels import kept
 from tasks.engine.kernels.choice import KernelSet, candidates, lost
 from tasks.engine.kernels.trial import Plan
 from tasks.engine.kernels.watch import HUNG, Outcome, Run, run

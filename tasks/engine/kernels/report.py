@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tasks.engine.errors import ModelError
-from tasks.engine.kernels.kept import turn
+from tasks.engine.kept import turn
 from tasks.engine.kernels.proof import Shape, prove
 
 

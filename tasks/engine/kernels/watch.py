@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.engine.errors import ModelError
-from tasks.engine.kernels.kept import model_size
+from tasks.engine.kept import model_size
 from tasks.engine.kernels.trial import Plan
 
 #: Where the package is imported from: the trial imports the same one.

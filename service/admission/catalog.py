@@ -1,0 +1,104 @@
+"""What this process knows of the models and children alive, so that a request needn't ask Redis."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from service.errors import ApiError, bad_request
+from tasks.store.registry import Child, Registry, ServedModel
+
+#: Seconds between two looks that an unknown name may cause, or who waits for the first worker: it may just
+#: have come.
+LOOK_S, WAITING_LOOK_S = 0.5, 0.1
+#: Seconds after which what was read last says nothing about now.
+STALE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What Redis said at ``read_at`` (monotonic seconds)."""
+
+    models: dict[str, ServedModel] = field(default_factory=dict)
+    children: tuple[Child, ...] = ()
+    read_at: float = float("-inf")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was read a moment ago, which also says that Redis answers."""
+        return time.monotonic() - self.read_at < STALE_S
+
+
+class Catalog:
+    """The latest snapshot, and the questions that requests put to it.
+
+    Args:
+        registry: where snapshots come from.
+        served_name: a model that may be asked for even before its first worker has come.
+    """
+
+    def __init__(self, registry: Registry, served_name: str | None) -> None:
+        self._registry, self._served_name = registry, served_name
+        self._reading = threading.Lock()
+        self.snapshot = Snapshot()
+
+    def refresh(self) -> None:
+        """Read the registry. Raises ``redis.RedisError``."""
+        models, children = self._registry.models(), tuple(self._registry.children())
+        self.snapshot = Snapshot(models, children, time.monotonic())
+
+    @property
+    def names(self) -> list[str]:
+        """Every model that may be asked for."""
+        served = () if self._served_name is None else (self._served_name,)
+        return sorted({*self.snapshot.models, *served})
+
+    def resolve(self, name: str | None) -> str:
+        """The model that a body's ``model`` means.
+
+        Raises:
+            ApiError: 404 for a name that no worker has served; 400 when none is given and several could be
+                meant.
+            redis.RedisError: the name is unknown here and Redis can't be asked.
+        """
+        if name is None:
+            return self._default()
+        if name not in self.names:
+            self._look_again(LOOK_S)
+        if name not in self.names:
+            known = ", ".join(self.names) or "none yet"
+            message = f"The model {name[:100]!r} is not served here; known: {known}."
+            raise ApiError(404, "model_not_found", message, "model")
+        return name
+
+    def has_children(self) -> bool:
+        """Whether a worker holds a model.
+
+        Raises:
+            redis.RedisError: none is known here and Redis can't be asked.
+        """
+        if not self.snapshot.children:
+            self._look_again(WAITING_LOOK_S)
+        return bool(self.snapshot.children)
+
+    def n_ctx(self, model: str) -> int | None:
+        """Context of one request in tokens, the largest that a child offers; ``None`` if not known."""
+        offered = [child.n_ctx for child in self.snapshot.children if child.model == model]
+        known = self.snapshot.models.get(model)
+        return max(offered, default=None if known is None else known.n_ctx)
+
+    def _default(self) -> str:
+        if self._served_name is not None:
+            return self._served_name
+        if not self.names:
+            self._look_again(LOOK_S)
+        if len(self.names) != 1:
+            known = ", ".join(self.names) or "none yet"
+            raise bad_request(f"Say which model; known: {known}.", "model", "missing_required_parameter")
+        return self.names[0]
+
+    def _look_again(self, interval_s: float) -> None:
+        with self._reading:
+            if time.monotonic() - self.snapshot.read_at >= interval_s:
+                self.refresh()

@@ -1,0 +1,159 @@
+"""What can be done with a request: submit, follow, fetch, cancel. Knows no Flask."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from service.admission.waiting_room import Places, TooManyWaitingError
+from service.errors import ApiError, store_unavailable, unknown_request
+from service.intake import idempotency
+from service.streaming.listener import Listener, Mailbox, Source
+from service.streaming.subscriber import Subscriber
+from tasks.contract.messages import GenerateRequest, State
+from tasks.queue.transport import QueueFull
+from tasks.store.requests import Admission, Key, KeyReusedError, Record, RequestStore
+
+log = logging.getLogger(__name__)
+
+#: Seconds a request waits for the subscription after a lost connection before it is refused.
+READY_S = 2.0
+_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+class Queue(Protocol):
+    """What is needed of :class:`tasks.queue.submit.RequestQueue`."""
+
+    def submit(
+        self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
+    ) -> Admission:
+        """Accept the request, or find it by its key; or raise ``QueueFull`` or ``KeyReusedError``."""
+
+    def retry_after_s(self, model: str) -> int:
+        """Seconds until a place is likely free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A request as a client brings it.
+
+    Attributes:
+        request: under an id of its own.
+        wait_s: seconds that the client would wait for a place in a full queue.
+        check: raises ``ClientGoneError`` once the client has gone.
+        key: the client's own name for the request, if it has one: it means to come back for the answer, so
+            that the end of its connection cancels nothing.
+    """
+
+    request: GenerateRequest
+    wait_s: float
+    check: Callable[[], None]
+    key: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The requests of all API processes, as seen from this one.
+
+    Attributes:
+        store: their records and logs.
+        queue: where new ones go.
+        subscriber: brings their events.
+        places: who waits for a place in the queue.
+        queue_timeout_s: seconds that a request may wait in the queue.
+    """
+
+    store: RequestStore
+    queue: Queue
+    subscriber: Subscriber
+    places: Places
+    queue_timeout_s: float
+
+    def submit(self, offer: Offer, *, is_watched: bool = False) -> Admission:
+        """Accept a request, after waiting for a place if the client would, or find it by its key.
+
+        Raises:
+            ApiError: 429 when the queue is full, 422 when the key stands for another request.
+            ClientGoneError: the client left while it waited.
+            redis.RedisError, kombu.exceptions.KombuError: nothing was accepted.
+        """
+        watch, request = self.subscriber.channel if is_watched else "", offer.request
+
+        def attempt() -> Admission:
+            return self.queue.submit(request, watch, self.queue_timeout_s, offer.key)
+
+        try:
+            is_known = offer.key is not None
+            return self.places.enter(request.model, attempt, offer.wait_s, offer.check, may_exist=is_known)
+        except QueueFull as full:
+            raise self._full(request.model, f"{full.waiting} requests wait and {full.limit} may") from None
+        except TooManyWaitingError as full:
+            raise self._full(request.model, f"{full.limit} more already wait for a place") from None
+        except KeyReusedError:
+            raise idempotency.reused() from None
+        except (RedisError, KombuError):
+            # The client will be told that nothing was accepted; the message may be in the queue all the same.
+            # With a key, trying again finds it.
+            if offer.key is None:
+                self.abandon(request.id)
+            raise
+
+    @contextmanager
+    def started(self, offer: Offer) -> Iterator[tuple[Admission, Listener]]:
+        """Accept a request and listen to it from its first event. Raises as :meth:`submit` does."""
+        if not self.subscriber.wait_ready(READY_S):
+            raise store_unavailable()
+        own = offer.request.id
+        with self.subscriber.mailbox(own) as mailbox:
+            admission = self.submit(offer, is_watched=True)
+            if admission.id == own:
+                yield admission, Listener(self._source(mailbox), own)
+                return
+        with self.followed(admission.id) as listener:
+            yield admission, listener
+
+    @contextmanager
+    def followed(self, request_id: str, after: int = 0) -> Iterator[Listener]:
+        """Listen to a request that exists, from the event after ``after``."""
+        with self.subscriber.mailbox(request_id) as mailbox:
+            yield Listener(self._source(mailbox), request_id, after=after, is_behind=True)
+
+    def fetch(self, request_id: str) -> Record:
+        """The request's record. Raises ``ApiError`` 404 when there is none."""
+        record = self.store.fetch(request_id) if _ID.fullmatch(request_id) else None
+        if record is None:
+            raise unknown_request(request_id[:80])
+        return record
+
+    def cancel(self, request_id: str) -> State:
+        """End a request; the state it was in. Raises ``ApiError`` 404 when there is none."""
+        state = self.store.cancel(request_id) if _ID.fullmatch(request_id) else None
+        if state is None:
+            raise unknown_request(request_id[:80])
+        self.places.look_again()
+        return state
+
+    def abandon(self, request_id: str) -> None:
+        """Cancel a request that nobody waits for; a failure is logged, since nobody is left to tell."""
+        try:
+            self.store.cancel(request_id, message="The client closed its connection.")
+        except RedisError as error:
+            log.warning("Could not cancel the abandoned request %s: %s", request_id, error)
+
+    def _source(self, mailbox: Mailbox) -> Source:
+        return Source(mailbox, self.store, self.subscriber.channel)
+
+    def _full(self, model: str, why: str) -> ApiError:
+        return ApiError(
+            429,
+            "queue_full",
+            f"The queue is full: {why}. Retry later, or send Prefer: wait=N to wait for a place.",
+            retry_after_s=max(1, self.queue.retry_after_s(model)),
+        )

@@ -1,0 +1,261 @@
+"""The bodies of OpenAI's two endpoints: what is accepted, and the typed request that it becomes.
+
+Strict: ``"5"`` is not 5 and ``true`` is not 1. ``null`` means the default everywhere. Unknown fields are
+ignored; those that would change the answer are refused by :mod:`service.intake.unsupported`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from service.errors import ApiError, bad_request
+from service.intake.unsupported import refuse_unsupported
+from tasks.contract.messages import ChatMessage, GenerateRequest, Priority, Sampling
+
+#: A number of tokens beyond any context; above it, a limit is a mistake.
+MAX_TOKENS = 1_000_000
+#: OpenAI allows 4; each is looked for in every piece of text, so there is a bound.
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+
+
+def _text_of(value: Any) -> Any:
+    """A message's content: a string, or OpenAI's list of parts when all are text."""
+    if not isinstance(value, list):
+        return value
+    return "".join(_text_of_part(index, part) for index, part in enumerate(value))
+
+
+def _text_of_part(index: int, part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind != "text":
+        raise PydanticCustomError(
+            "unsupported",
+            "part {index} is of type {kind}; only text is supported",
+            {"index": index, "kind": kind},
+        )
+    if kind is None or not isinstance(part.get("text"), str):
+        raise PydanticCustomError(
+            "part", 'part {index} must be an object with "type": "text" and a "text"', {"index": index}
+        )
+    return str(part["text"])
+
+
+def _only_text(value: Any) -> Any:
+    """A completion's prompt: OpenAI also allows a list, of which one text is supported."""
+    if not isinstance(value, list):
+        return value
+    if len(value) == 1 and isinstance(value[0], str):
+        return value[0]
+    raise PydanticCustomError("unsupported", "only one prompt, as a string, is supported")
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _whole_characters(value: str) -> str:
+    """JSON can escape half a surrogate pair, which no UTF-8 text can hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("unicode", "the text has half of a surrogate pair (lone \\uD8xx)") from None
+    return value
+
+
+Text = Annotated[str, AfterValidator(_whole_characters)]
+Content = Annotated[
+    Text,
+    BeforeValidator(_text_of),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                        "required": ["type", "text"],
+                    },
+                },
+            ]
+        }
+    ),
+]
+Prompt = Annotated[Text, BeforeValidator(_only_text), Field(min_length=1)]
+StopString = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Stop = Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True), BeforeValidator(_listed)]
+TokenLimit = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class Message(_Body):
+    """One turn of a conversation; ``developer`` is taken as ``system``."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content
+
+
+class StreamOptions(_Body):
+    """What a stream carries beside its text."""
+
+    include_usage: bool | None = Field(None, description="Send the usage in a last chunk of its own.")
+
+
+class GenerateBody(_Body):
+    """What both endpoints accept. The sampling defaults are llama.cpp's."""
+
+    model: Text | None = Field(None, description="A name from /v1/models; default: the one served.")
+    max_tokens: TokenLimit | None = Field(None, description="Generated tokens at most.")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy.")
+    top_p: float | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=MAX_TOKENS, description="0 or -1 switches it off.")
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="-1 draws one.")
+    stop: Stop | None = Field(None, description="Up to 16 strings that end the text and are left out of it.")
+    stream: bool | None = Field(None, description="Server-sent events as text is produced.")
+    stream_options: StreamOptions | None = None
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repeat_penalty: float | None = Field(None, gt=0, le=10, description="1 switches it off.")
+    ignore_eos: bool | None = Field(None, description="Go on past the model's end-of-text token.")
+    priority: Literal["interactive", "batch"] | None = Field(
+        None, description="Interactive requests (the default) leave the queue first."
+    )
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        """The limit asked for, after the name of the field that set it."""
+        return "max_tokens", self.max_tokens
+
+    @property
+    def input(self) -> Mapping[str, Any]:
+        """The prompt or the messages, as arguments of ``GenerateRequest``."""
+        raise NotImplementedError
+
+
+class ChatBody(GenerateBody):
+    """Body of ``POST /v1/chat/completions``."""
+
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    max_completion_tokens: TokenLimit | None = Field(None, description="Replaces max_tokens.")
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        """The limit asked for, after the name of the field that set it."""
+        if self.max_completion_tokens is None:
+            return super().token_limit
+        return "max_completion_tokens", self.max_completion_tokens
+
+    @property
+    def input(self) -> Mapping[str, Any]:
+        """The conversation."""
+        roles = {"developer": "system"}
+        return {"messages": tuple(ChatMessage(roles.get(m.role, m.role), m.content) for m in self.messages)}
+
+
+class CompletionBody(GenerateBody):
+    """Body of ``POST /v1/completions``."""
+
+    prompt: Prompt
+
+    @property
+    def input(self) -> Mapping[str, Any]:
+        """The prompt."""
+        return {"prompt": self.prompt}
+
+
+BodyT = TypeVar("BodyT", bound=GenerateBody)
+
+
+def validate(kind: type[BodyT], raw: dict[str, Any]) -> BodyT:
+    """Turn a JSON object into a body. Raises ``ApiError`` 400 naming the field that is wrong."""
+    refuse_unsupported(raw)
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        raise _from_validation(error.errors(include_url=False, include_context=False)[0]) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the served model and the settings say: context in tokens if known, defaults and deadline."""
+
+    n_ctx: int | None = None
+    n_predict: int | None = None
+    timeout_s: float | None = None
+
+    @classmethod
+    def none(cls) -> Self:
+        """Nothing known, nothing bounded."""
+        return cls()
+
+
+def to_request(body: GenerateBody, request_id: str, model: str, limits: Limits) -> GenerateRequest:
+    """The typed request. Raises ``ApiError`` 400 when the token limit can't fit the model's context."""
+    name, max_tokens = body.token_limit
+    if max_tokens is not None and limits.n_ctx is not None and max_tokens > limits.n_ctx:
+        raise bad_request(f"{name} is {max_tokens}, but the model's context is {limits.n_ctx} tokens.", name)
+    return GenerateRequest(
+        id=request_id,
+        model=model,
+        max_tokens=limits.n_predict if max_tokens is None else max_tokens,
+        sampling=_sampling(body),
+        stop=tuple(body.stop or ()),
+        ignore_eos=bool(body.ignore_eos),
+        stream=bool(body.stream),
+        priority=Priority(body.priority or Priority.INTERACTIVE),
+        timeout_s=limits.timeout_s,
+        **body.input,
+    )
+
+
+def _sampling(body: GenerateBody) -> Sampling:
+    names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repeat_penalty")
+    given = {name: value for name in names if (value := getattr(body, name)) is not None}
+    if body.top_k is not None:
+        given["top_k"] = max(0, body.top_k)
+    return Sampling(**given, seed=_seed(body.seed))
+
+
+def _seed(seed: int | None) -> int | None:
+    # llama.cpp's seeds are 32 bits wide, and the highest means "draw one".
+    return None if seed is None or seed == -1 else seed % 0xFFFFFFFF
+
+
+_CODES = {
+    "missing": "missing_required_parameter",
+    "unsupported": "unsupported_parameter",
+    "unicode": "invalid_unicode",
+}
+
+
+def _from_validation(error: ErrorDetails) -> ApiError:
+    param = _path(error["loc"])
+    kind = error["type"]
+    code = _CODES.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
+    return bad_request(f"{param}: {error['msg']}.", param, code)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path

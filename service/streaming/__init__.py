@@ -1,0 +1,1 @@
+"""From events to the client."""

@@ -1,0 +1,168 @@
+"""Server-sent events: how a request's events go over the wire.
+
+A message's ``id`` is the number of the event it completes, so ``Last-Event-ID`` says what a client has. The
+chunks that open and close an answer carry no new text and may be sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from service.errors import ApiError, from_failure
+from service.streaming.answers import Answer
+from service.streaming.client_gone import CHECK_S, ClientGoneError
+from service.streaming.direct_send import Wire
+from service.streaming.listener import Listener
+from tasks.contract.messages import End, Event
+
+COMMENT = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # nginx would gather the chunks
+}
+
+
+def message(data: str, seq: int) -> bytes:
+    """One message with an id."""
+    return f"id: {seq}\ndata: {data}\n\n".encode("ascii")
+
+
+def error_message(error: ApiError) -> bytes:
+    """An error once the status has been sent."""
+    return f"data: {json.dumps(error.body)}\n\n".encode("ascii")
+
+
+class EventStream:
+    """The body of a stream.
+
+    Args:
+        answer: how chunks are written.
+        listener: the events.
+        check: raises ``ClientGoneError`` when the client has gone.
+        heartbeat_s: seconds of silence before a comment.
+        after: number of the last event the client has; its text is not sent again.
+        wire: the short way to the client, if there is one.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - each is a part of it
+        self,
+        answer: Answer,
+        listener: Listener,
+        check: Callable[[], None],
+        heartbeat_s: float,
+        after: int = 0,
+        wire: Wire | None = None,
+    ) -> None:
+        self._answer, self._listener, self._check = answer, listener, check
+        self._wire, self._has_pushed = wire, False
+        self._heartbeat_s, self._after = heartbeat_s, after
+        self._first: list[Event] = []
+        self._is_open = after > 0
+        self._checked = time.monotonic()
+        #: Whether the stream ended by itself, rather than because its client went away.
+        self.is_complete = False
+
+    def wait_first(self, timeout_s: float) -> None:
+        """Wait for the first event, so that a refusal is still a real status.
+
+        Raises:
+            ApiError: the request ended with an error and no text.
+            ClientGoneError: nobody waits for the status any more.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._first and time.monotonic() < deadline:
+            self._first = self._listener.take()
+            self._check_sometimes()
+        end = self._first[-1].end if self._first else None
+        if end is not None and end.error is not None and not any(event.text for event in self._first):
+            raise from_failure(end.error)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Everything from the first event to the end; stops without a word when the client has gone."""
+        try:
+            if self._first:
+                yield self._render(self._first)
+            yield from self._rest()
+        except ApiError as error:
+            yield error_message(error)
+        except ClientGoneError:
+            return
+        self.is_complete = True
+
+    def _rest(self) -> Iterator[bytes]:
+        listener, sent = self._listener, time.monotonic()
+        while not listener.is_over:
+            data = self._render(self._take())
+            now = self._check_sometimes()
+            if self._has_pushed:
+                sent, self._has_pushed = now, False
+            if not data and now - sent >= self._heartbeat_s:
+                data = COMMENT
+            if data:
+                sent = now
+                yield data
+                self._shorten()
+
+    def _take(self) -> list[Event]:
+        try:
+            return self._listener.take()
+        finally:
+            if self._wire is not None:
+                self._wire.flush()
+
+    def _shorten(self) -> None:
+        """Send by the short way from now on, while the events come one by one: the headers are out."""
+        if self._wire is not None and self._is_open:
+            self._listener.pass_on(self._push)
+
+    def _push(self, seq: int, text: str) -> bool:
+        data = self._text(seq, text)
+        if not data:
+            return True
+        if self._wire is None or not self._wire.try_send(data):
+            return False
+        self._has_pushed = True
+        return True
+
+    def _check_sometimes(self) -> float:
+        now = time.monotonic()
+        if now - self._checked >= CHECK_S:
+            self._checked = now
+            self._check()
+        return now
+
+    def _render(self, events: list[Event]) -> bytes:
+        return b"".join(part for event in events for part in self._messages(event))
+
+    def _text(self, seq: int, text: str) -> bytes:
+        return message(self._answer.piece(text), seq) if text and seq > self._after else b""
+
+    def _messages(self, event: Event) -> Iterator[bytes]:
+        if not self._is_open:
+            self._is_open = True
+            if (opening := self._answer.opening) is not None:
+                yield message(opening, event.seq - 1)
+        yield self._text(event.seq, event.text)
+        if event.end is not None:
+            yield from self._ending(event.end, event.seq)
+
+    def _ending(self, end: End, seq: int) -> Iterator[bytes]:
+        if end.error is not None:
+            yield error_message(from_failure(end.error))
+            return
+        for chunk in self._answer.closing(end):
+            yield message(chunk, seq)
+        yield DONE
+
+
+def last_event_id(value: str | None) -> int:
+    """Number of the last event a client has; 0 from the start or for what isn't one of our ids."""
+    with suppress(ValueError):
+        if value and value.isascii() and value.isdigit():
+            return int(value[:15])
+    return 0

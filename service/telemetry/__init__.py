@@ -1,0 +1,1 @@
+"""What can be seen of an API process: request log, metrics, traces."""

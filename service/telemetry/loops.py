@@ -1,0 +1,114 @@
+"""What an API process does beside answering: count what finished, expire what waited too long, look round."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from redis.exceptions import RedisError
+
+from tasks.contract import redis_names
+from tasks.contract.messages import Outcome
+from tasks.contract.versions import UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+log = logging.getLogger(__name__)
+
+#: Seconds that reading the outcomes waits for one; below the client's socket timeout.
+OUTCOME_WAIT_S = 2
+#: Outcomes read at once after the first, and seconds until the next ones: read one by one, each would
+#: delay the request that comes after it.
+OUTCOME_BATCH = 100
+OUTCOME_PAUSE_S = 0.2
+#: Seconds before a step that failed runs again.
+RETRY_S = 1.0
+
+
+class Loop:
+    """Runs ``step`` again and again in a thread (a greenlet under gevent), whatever it raises.
+
+    Args:
+        name: for the log.
+        step: one turn.
+        pause_s: seconds between two turns.
+    """
+
+    def __init__(self, name: str, step: Callable[[], None], pause_s: float = 0.0) -> None:
+        self._name, self._step, self._pause_s = name, step, pause_s
+        self._stopped = threading.Event()
+        self._is_failing = False
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def stop(self) -> None:
+        """End after the present turn."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            pause_s = self._pause_s if self._turn() else RETRY_S
+            if pause_s:
+                self._stopped.wait(pause_s)
+
+    def _turn(self) -> bool:
+        try:
+            self._step()
+        except RedisError as error:
+            self._complain(error)
+        except Exception:
+            log.exception("%s failed", self._name)
+        else:
+            self._is_failing = False
+            return True
+        return False
+
+    def _complain(self, error: RedisError) -> None:
+        if not self._is_failing:
+            log.warning("%s: Redis can't be reached, trying again: %s", self._name, error)
+        self._is_failing = True
+
+
+class Pinger:
+    """Measures how long Redis takes to answer; ``observe`` hears it, in seconds."""
+
+    def __init__(self, redis: Redis, observe: Callable[[float], None]) -> None:
+        self._redis, self._observe = redis, observe
+
+    def step(self) -> None:
+        """Ping once. Raises ``redis.RedisError``."""
+        started = time.perf_counter()
+        self._redis.ping()
+        self._observe(time.perf_counter() - started)
+
+
+class OutcomeReader:
+    """Takes finished requests' outcomes off the list in Redis, each exactly once among all API processes."""
+
+    def __init__(self, redis: Redis, observe: Callable[[Outcome], None]) -> None:
+        self._redis, self._observe = redis, observe
+
+    def step(self) -> None:
+        """Wait for an outcome, then count all there are. Raises ``redis.RedisError``."""
+        first = cast("list[bytes] | None", self._redis.brpop([redis_names.OUTCOMES], timeout=OUTCOME_WAIT_S))
+        if first is not None:
+            self._count(first[1])
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Count all there are, so that who asks now is told of all that has finished. Raises likewise."""
+        while found := cast("list[bytes] | None", self._redis.rpop(redis_names.OUTCOMES, OUTCOME_BATCH)):
+            for raw in found:
+                self._count(raw)
+
+    def _count(self, raw: bytes) -> None:
+        try:
+            self._observe(Outcome.from_json(raw))
+        except (ValueError, KeyError, TypeError, UnsupportedVersionError):
+            log.exception("An outcome could not be read: %.200r", raw)

@@ -1,0 +1,192 @@
+"""The figures at ``/metrics``: named as vLLM's are, right across API processes.
+
+What finished is told by the scripts that finish it, on a list in Redis that all API processes read: each
+request is counted once, whoever streamed or polled it. What is (waiting, running, slots) is read from Redis
+when asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+from redis.exceptions import RedisError
+
+from service.errors import ApiError
+from service.telemetry.histogram import BulkHistogram
+from tasks.contract.messages import Outcome, State, Timings
+from tasks.store.registry import Child, Registry
+from tasks.store.requests import RequestStore
+from tasks.telemetry import metric_names as names
+from tasks.telemetry.metric_names import Metric as Named
+
+log = logging.getLogger(__name__)
+
+
+class Metrics:
+    """This process's counters and histograms; :meth:`render` adds up those of all API processes.
+
+    Args:
+        live: what is read at the moment of asking.
+    """
+
+    def __init__(self, live: Collector) -> None:
+        self._live = live
+        self._is_multiprocess = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+        self._own = own = CollectorRegistry()
+
+        def histogram(metric: Named) -> BulkHistogram:
+            return BulkHistogram(
+                metric.name, metric.text, metric.labels, buckets=metric.buckets, registry=own
+            )
+
+        def counter(metric: Named) -> Counter:
+            return Counter(metric.name, metric.text, metric.labels, registry=own)
+
+        self._first, self._between = histogram(names.FIRST_TOKEN), histogram(names.BETWEEN_TOKENS)
+        self._whole, self._queued = histogram(names.WHOLE), histogram(names.QUEUED)
+        self._prefill, self._decode = histogram(names.PREFILL), histogram(names.DECODE)
+        self._trip = histogram(names.ROUND_TRIP)
+        self._prompt, self._reused = counter(names.PROMPT_TOKENS), counter(names.REUSED_TOKENS)
+        self._generated, self._attempts = counter(names.GENERATED_TOKENS), counter(names.ATTEMPTS)
+        self._requests, self._refused = counter(names.REQUESTS), counter(names.REFUSED)
+        self._of_a_model: tuple[Counter | BulkHistogram, ...] = (
+            *(self._first, self._between, self._whole, self._queued, self._prefill, self._decode),
+            *(self._prompt, self._reused, self._generated, self._attempts),
+        )
+        self._expected: set[str] = set()
+
+    def expect(self, models: Iterable[str]) -> None:
+        """Show everything at 0 before its first event: from nothing to 1, a rate sees no growth."""
+        for reason in names.REFUSAL_REASONS:
+            self._refused.labels(reason)
+        for model in set(models) - self._expected:
+            self._expected.add(model)
+            for state in filter(lambda state: state.is_final, State):
+                self._requests.labels(model, state.value)
+            for metric in self._of_a_model:
+                metric.labels(model)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count one finished request."""
+        model = outcome.model
+        self._requests.labels(model, outcome.state.value).inc()
+        self._whole.labels(model).observe(outcome.e2e_ms / 1e3)
+        if outcome.usage is not None:
+            self._prompt.labels(model).inc(outcome.usage.prompt_tokens)
+            self._generated.labels(model).inc(outcome.usage.completion_tokens)
+        if outcome.timings is not None:
+            self._observe_times(model, outcome.timings)
+        self._between.labels(model).observe_all([gap_ms / 1e3 for gap_ms in outcome.itl_ms])
+
+    def _observe_times(self, model: str, timings: Timings) -> None:
+        self._queued.labels(model).observe(timings.queue_ms / 1e3)
+        self._reused.labels(model).inc(timings.cache_n)
+        self._attempts.labels(model).inc(timings.attempts)
+        # Those that a request ended too early to have are 0.
+        for histogram, spent_ms in (
+            (self._first, timings.ttft_ms),
+            (self._prefill, timings.prompt_ms),
+            (self._decode, timings.predicted_ms),
+        ):
+            if spent_ms > 0:
+                histogram.labels(model).observe(spent_ms / 1e3)
+
+    def refused(self, error: ApiError) -> None:
+        """Count a request that was not accepted."""
+        self._refused.labels(error.code).inc()
+
+    def pinged(self, seconds: float) -> None:
+        """Redis answered a ping after so long."""
+        self._trip.labels("ping").observe(seconds)
+
+    def render(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        registry = self._own
+        if self._is_multiprocess:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry) + generate_latest(_only(self._live))
+
+
+def _only(collector: Collector) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
+
+
+class LiveGauges(Collector):
+    """What Redis says now; only ``inference_store_up 0`` when it says nothing.
+
+    Args:
+        store: for the running requests.
+        registry: for models, children and slots.
+        waiting: requests that wait for a model.
+        limit: requests that may wait for a model.
+    """
+
+    def __init__(
+        self, store: RequestStore, registry: Registry, waiting: Callable[[str], int], limit: int
+    ) -> None:
+        self._store, self._registry, self._waiting, self._limit = store, registry, waiting, limit
+
+    def collect(self) -> Iterator[Metric]:
+        """Read them."""
+        try:
+            found = [*self._requests(), *self._requeued(), *self._children()]
+        except RedisError as error:
+            log.warning("No live gauges, Redis can't be reached: %s", error)
+            found = []
+        yield _gauge(names.STORE_UP, [([], bool(found))])
+        yield from found
+
+    def _requests(self) -> Iterator[Metric]:
+        models = list(self._registry.models())
+        yield _gauge(names.WAITING, [([model], self._waiting(model)) for model in models])
+        yield _gauge(names.QUEUE_LIMIT, [([model], self._limit) for model in models])
+        yield _gauge(names.RUNNING, [([], self._store.num_running())])
+
+    def _requeued(self) -> Iterator[Metric]:
+        found = self._store.num_requeued()
+        yield _counter(names.REQUEUED, [([why], found.get(why, 0)) for why in names.REQUEUE_REASONS])
+
+    def _children(self) -> Iterator[Metric]:
+        children = list(_present(self._registry.children()).items())
+        yield _gauge(names.SLOTS, [(list(name), child.slots) for name, child in children])
+        yield _gauge(names.SLOTS_BUSY, [(list(name), child.busy) for name, child in children])
+        yield _gauge(names.KERNELS, [([*name, child.kernels], 1) for name, child in children])
+        work = [([*name, what], n) for name, child in children for what, n in child.work.items()]
+        yield _counter(names.ENGINE_WORK, work)
+
+
+def _present(children: Iterable[Child]) -> dict[tuple[str, str, str], Child]:
+    """The children by model, worker and number.
+
+    Where a dead one is still registered beside its replacement, the one that has counted more is the latter.
+    """
+    found: dict[tuple[str, str, str], Child] = {}
+    for child in sorted(children, key=lambda child: sum(child.work.values())):
+        found[child.model, child.worker, str(child.index)] = child
+    return found
+
+
+Samples = Iterable[tuple[Sequence[str], float]]
+
+
+def _gauge(metric: Named, samples: Samples) -> Metric:
+    family = GaugeMetricFamily(metric.name, metric.text, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, float(value))
+    return family
+
+
+def _counter(metric: Named, samples: Samples) -> Metric:
+    family = CounterMetricFamily(metric.name, metric.text, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, float(value))
+    return family

@@ -1,0 +1,143 @@
+"""One line in the log for each HTTP request, when its answer is complete: what was asked and what it cost."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask, g, request
+from structlog.contextvars import bind_contextvars, clear_contextvars
+
+from tasks.contract.messages import End
+
+if TYPE_CHECKING:
+    from flask import Response
+
+    from service.errors import ApiError
+    from service.streaming.listener import Listener
+    from tasks.contract.messages import GenerateRequest
+
+log = logging.getLogger(__name__)
+
+HEADER = "X-Request-Id"
+#: Asked for every few seconds by probes and dashboards, or the page's files; their lines are of level debug.
+PROBED = ("/healthz", "/readyz", "/metrics", "/v1/status", "/assets/")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What is known so far of the HTTP request in hand.
+
+    Attributes:
+        id: the generation that it is about, or one of its own.
+        model: the served model's name.
+        outcome: how it ended, unless ``listener`` tells.
+        error: an error's code.
+        listener: has heard the generation's end, if that has come.
+        prompt: what was asked, if that is to be logged.
+        started: by the monotonic clock in seconds.
+    """
+
+    id: str
+    model: str | None = None
+    outcome: str | None = None
+    error: str | None = None
+    listener: Listener | None = None
+    prompt: Any = None
+    started: float = field(default_factory=time.monotonic)
+
+    def name(self, request_id: str) -> None:
+        """Know the generation that this is about; what is logged meanwhile has its id."""
+        self.id = request_id
+        bind_contextvars(id=request_id)
+
+    def accept(self, asked: GenerateRequest, *, with_prompt: bool = False) -> None:
+        """Know what is asked for."""
+        self.name(asked.id)
+        self.model = asked.model
+        if with_prompt:
+            self.prompt = asked.prompt or [(turn.role, turn.content) for turn in asked.messages or ()]
+
+    def follow(self, listener: Listener) -> None:
+        """Know who hears the generation's end."""
+        self.name(listener.request_id)
+        self.listener = listener
+
+    def fail(self, error: ApiError) -> None:
+        """Know what the client is told instead of an answer."""
+        self.error = error.code
+        if self.model is not None and not error.was_accepted:
+            self.outcome = "refused"
+
+    @property
+    def end(self) -> End | None:
+        """The generation's end, if it came."""
+        return None if self.listener is None else self.listener.end
+
+    @property
+    def told_outcome(self) -> str | None:
+        """The generation's, unless the answer was cut short before."""
+        if self.end is not None:
+            return self.end.state.value
+        return self.outcome or (None if self.listener is None else "cut")
+
+    def fields(self) -> dict[str, Any]:
+        """What is worth saying, times in milliseconds."""
+        told = {
+            "id": self.id,
+            "model": self.model,
+            "outcome": self.told_outcome,
+            "error": self.error,
+            **({} if self.end is None else _cost(self.end)),
+            "e2e_ms": round((time.monotonic() - self.started) * 1e3, 1),
+            "prompt": self.prompt,
+        }
+        return {name: value for name, value in told.items() if value is not None}
+
+
+def present() -> Exchange:
+    """That of the HTTP request in hand."""
+    exchange: Exchange = g.exchange
+    return exchange
+
+
+def register(app: Flask) -> None:
+    """Log every request of ``app``, and tell its client the id to look for."""
+
+    @app.before_request
+    def begin() -> None:
+        clear_contextvars()  # of the request before on this connection
+        named = str((request.view_args or {}).get("request_id", ""))
+        g.exchange = Exchange(f"req-{uuid.uuid4().hex}")
+        g.exchange.name(named if _ID.fullmatch(named) else g.exchange.id)
+
+    @app.after_request
+    def end(response: Response) -> Response:
+        response.headers[HEADER] = present().id
+        about = {"method": request.method, "path": request.path, "status": response.status_code}
+        response.call_on_close(partial(_write, present(), about))
+        return response
+
+
+def _write(exchange: Exchange, about: dict[str, Any]) -> None:
+    level = logging.WARNING if about["status"] >= 500 else logging.INFO
+    if about["path"].startswith(PROBED):
+        level = logging.DEBUG
+    if log.isEnabledFor(level):
+        log.log(level, "request", extra={**about, **exchange.fields()})
+
+
+def _cost(end: End) -> dict[str, Any]:
+    """Tokens, and times from acceptance."""
+    told: dict[str, Any] = {"error": None if end.error is None else end.error.code.value}
+    if end.usage is not None:
+        told |= {"prompt_tokens": end.usage.prompt_tokens, "tokens": end.usage.completion_tokens}
+    if end.timings is not None:
+        told |= {name: getattr(end.timings, name) for name in ("cache_n", "queue_ms", "ttft_ms", "attempts")}
+    return told

@@ -1,0 +1,65 @@
+"""The spans of an API process: Flask's and Redis's by their instrumentation, and each answer's to its end.
+
+This is imported only where traces are wanted.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+from opentelemetry import context, propagate
+from opentelemetry.instrumentation.flask import FlaskInstrumentor
+from opentelemetry.instrumentation.redis import RedisInstrumentor
+
+from service.telemetry.request_log import PROBED, Exchange, present
+from service.telemetry.tracing import EXTENSION
+from tasks.telemetry.otel import OUTCOME, REQUEST_ID, Wall, describe_end, make_provider
+
+if TYPE_CHECKING:
+    from flask import Flask, Response
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Tracer
+
+    from service.settings import ApiSettings
+
+
+def instrument(app: Flask, settings: ApiSettings) -> None:
+    """Trace ``app`` and what it asks of Redis, and send the trace's context along with each message."""
+    provider = make_provider(settings, "inference-api", closes_itself=False)
+    probes = ",".join(f"^https?://[^/]+{path}" for path in PROBED)
+    FlaskInstrumentor().instrument_app(  # type: ignore[no-untyped-call]
+        app, tracer_provider=provider, excluded_urls=probes, enable_commenter=False
+    )
+    RedisInstrumentor().instrument(tracer_provider=provider)
+    # Not Celery's instrumentation: its span of a publish never ends when the queue is full, and stays in
+    # memory as the parent of all that follows on the connection.
+    signals.before_task_publish.connect(_send_along, weak=False)
+    app.extensions[EXTENSION] = provider
+    _trace_answers(app, provider.get_tracer(__name__))
+
+
+def _send_along(headers: dict[str, Any] | None = None, **_: Any) -> None:
+    if headers is not None:
+        propagate.inject(headers)
+
+
+def _trace_answers(app: Flask, tracer: Tracer) -> None:
+    """Flask's own span ends when a stream begins; this one when the last token has been sent."""
+
+    @app.after_request
+    def follow(response: Response) -> Response:
+        exchange = present()
+        if exchange.listener is not None:
+            response.call_on_close(partial(_end, tracer, context.get_current(), exchange))
+        return response
+
+
+def _end(tracer: Tracer, within: Context, exchange: Exchange) -> None:
+    wall, end = Wall.now(), exchange.end
+    span = tracer.start_span("answer", within, start_time=wall.at(exchange.started))
+    span.set_attributes({REQUEST_ID: exchange.id, OUTCOME: exchange.told_outcome or ""})
+    if end is not None:
+        describe_end(span, end)
+    span.end(wall.now_ns)

@@ -1,0 +1,31 @@
+"""Traces of HTTP requests, if an OTLP endpoint is set; without one none of it is imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tasks.telemetry.tracing import is_wanted
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from service.settings import ApiSettings
+
+
+#: Among the application's extensions: what sends its spans.
+EXTENSION = "tracing"
+
+
+def instrument(app: Flask, settings: ApiSettings) -> None:
+    """Trace ``app``. To be called in the process that serves, since it starts a thread."""
+    if is_wanted(settings):
+        from service.telemetry import spans
+
+        spans.instrument(app, settings)
+
+
+def close(app: Flask | None) -> None:
+    """Send the spans that are left, for a bounded time; of an application that may never have been built."""
+    provider = None if app is None else app.extensions.get(EXTENSION)
+    if provider is not None:
+        provider.shutdown()

@@ -1,0 +1,1 @@
+"""What the API and the workers agree on; standard library only."""

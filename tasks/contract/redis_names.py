@@ -1,0 +1,71 @@
+"""The names of everything kept in Redis. ``tasks/store/scripts`` build the same names from :data:`PREFIX`."""
+
+from __future__ import annotations
+
+PREFIX = "inference:"
+
+#: Ids of running requests by claim time (sorted set).
+RUNNING = PREFIX + "running"
+#: Ids of requests by the time their ``--queue-timeout`` (those that wait) or time limit ends (sorted set).
+DEADLINES = PREFIX + "deadlines"
+#: Ids of accepted requests that are not over, by the time the janitor looked at them last (sorted set).
+ACTIVE = PREFIX + "active"
+#: Reserved messages by their delivery tags (hash), and when each one's lease was renewed (sorted set).
+UNACKED = PREFIX + "unacked"
+LEASES = PREFIX + "leases"
+#: Outcomes of finished requests, for whichever API process reads each first (list).
+OUTCOMES = PREFIX + "outcomes"
+#: How often requests were put back into the queue, by reason (hash), see :meth:`RequestStore.num_requeued`.
+REQUEUED = PREFIX + "requeued"
+#: Counts since the store began (hash): finished requests by state, ``generated_tokens``, ``refused:CODE``.
+TOTALS = PREFIX + "totals"
+#: The latest finished requests, newest first, without their texts (list).
+RECENT = PREFIX + "recent"
+#: Live children by the time their registration ends (sorted set).
+CHILDREN = PREFIX + "children"
+#: Name → description of every model that a worker has served (hash).
+MODELS = PREFIX + "models"
+#: Workers that ended because they could not go on, by the time their last words are forgotten (sorted set).
+LAST_WORDS = PREFIX + "last_words"
+#: Channel on which a place that became free is announced; the payload is the model's name.
+FREED = PREFIX + "freed"
+
+
+def record(request_id: str) -> str:
+    """The request's record (hash)."""
+    return f"{PREFIX}request:{request_id}"
+
+
+def log(request_id: str) -> str:
+    """The request's events (stream; entry ``seq-0``, field ``e``)."""
+    return f"{PREFIX}log:{request_id}"
+
+
+def events(api: str) -> str:
+    """Channel of one API process; a payload is a JSON list of ``[id, event]`` pairs."""
+    return f"{PREFIX}events:{api}"
+
+
+def named(digest: str) -> str:
+    """What an ``Idempotency-Key`` stands for: a fingerprint and a request's id (string)."""
+    return f"{PREFIX}key:{digest}"
+
+
+def claims(model: str) -> str:
+    """Times of the latest claims of a model's requests, newest first (list): the drain rate."""
+    return f"{PREFIX}claims:{model}"
+
+
+def child(child_id: str) -> str:
+    """One child's registration, with the fields that the last release knows (JSON with a time to live)."""
+    return f"{PREFIX}child:{child_id}"
+
+
+def heartbeat(child_id: str) -> str:
+    """One child's registration, with all fields (JSON with a time to live)."""
+    return f"{PREFIX}heartbeat:{child_id}"
+
+
+def last_words(worker: str) -> str:
+    """Why a worker ended (JSON with a time to live)."""
+    return f"{PREFIX}last_words:{worker}"

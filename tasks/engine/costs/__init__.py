@@ -1,0 +1,1 @@
+"""What steps cost on this machine, and with how many threads to compute."""

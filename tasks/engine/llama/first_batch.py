@@ -1,0 +1,24 @@
+"""A context's first batch: a child that it kills has never been ready."""
+
+from __future__ import annotations
+
+from tasks.engine.llama.model import Context, Row
+
+#: Tokens of the prompt: enough that llama.cpp multiplies matrices, as for every prompt, not only vectors.
+PROMPT_TOKENS = 4
+
+
+def compute_first_batch(context: Context, threads: int) -> None:
+    """Compute a short prompt and the token after it with so many threads, and leave the context empty.
+
+    Raises:
+        DecodeError: llama.cpp refused a batch.
+        CacheFullError: likewise, since there are too few cells for a handful of tokens.
+    """
+    context.use_threads(threads)
+    size = min(PROMPT_TOKENS, context.n_ctx - 1)
+    context.decode([Row(1, pos, 0, pos == size - 1) for pos in range(size)])
+    context.greedy(1)
+    context.decode([Row(1, size, 0, True)])
+    context.greedy(1)
+    context.trim(0, 0)

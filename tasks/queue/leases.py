@@ -1,0 +1,104 @@
+"""What a worker has reserved: leased by Redis's clock, and put back at the head of its line."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
+from kombu.utils.json import dumps, loads
+from kombu.utils.uuid import uuid
+
+from tasks.contract.redis_names import LEASES, PREFIX, UNACKED
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+#: Overdue leases looked at in one sweep.
+SWEEP_BATCH = 100
+#: How much of a death a run counts as whose child died, or whose lease ran out (:meth:`RequestStore.deaths`).
+DEATH, LOST_LEASE = 1.0, 0.25
+#: Where kombu keeps what is reserved; names of our own, so that another Celery application in the same
+#: database never meets it.
+UNACKED_OPTIONS = {
+    "unacked_key": UNACKED,
+    "unacked_index_key": LEASES,
+    "unacked_mutex_key": PREFIX + "unacked_mutex",
+}
+
+
+class QoS(kombu_redis.QoS):  # type: ignore[misc]
+    """Reserved messages, leased by Redis's clock so that hosts whose clocks differ agree."""
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Note a message that was just received, and lease it unless that was done as it was taken."""
+        if delivery_tag != self.channel.taken:
+            self._reserve(message, delivery_tag)
+        # Not kombu's Redis QoS, which would write its own clock's time.
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def _reserve(self, message: Any, delivery_tag: str) -> None:
+        info = message.delivery_info
+        entry = dumps([message._raw, info["exchange"], info["routing_key"]])
+        with self.channel.conn_or_acquire() as client:
+            self.channel.scripts.reserve(args=[*self._names, delivery_tag, entry], client=client)
+
+    def restore_by_tag(self, tag: Any, client: Redis | None = None, leftmost: bool = False) -> None:
+        """Put a message back at the head of its line, whichever end was asked for."""
+        # What a worker hands back when it ends is no fault of the request.
+        charge = 0.0 if self.channel.do_restore else DEATH
+        with self.channel.conn_or_acquire(client) as redis:
+            self._requeue(redis, tag, charge)
+
+    def restore_unacked(self, client: Redis | None = None) -> None:
+        """Put everything back, in the order it came."""
+        with self.channel.conn_or_acquire(client) as redis:
+            for tag in reversed(list(self._delivered)):
+                self._requeue(redis, tag)
+        self._delivered.clear()
+
+    def restore_visible(self, start: int = 0, num: int | None = None, interval: int = 1) -> None:
+        """Put back what is leased to workers that stopped renewing. No lock: each is taken atomically."""
+        lease = self.visibility_timeout
+        # After Redis was away all leases look overdue; whoever lives renews his before long.
+        if monotonic() - self.channel.opened < lease / 2:
+            return
+        with self.channel.conn_or_acquire() as client:
+            args = [self.unacked_index_key, lease, num or SWEEP_BATCH]
+            for tag in self.channel.scripts.overdue(args=args, client=client):
+                self._requeue(client, tag.decode(), LOST_LEASE, lease)
+
+    def _requeue(self, client: Redis, tag: str, charge: float = 0.0, lease: float | str = "") -> None:
+        entry = cast("bytes | None", client.hget(self.unacked_key, tag))
+        if entry is None:
+            client.zrem(self.unacked_index_key, tag)
+            return
+        raw, exchange, routing_key = loads(entry)
+        queue, where = self.channel.place_of(raw, exchange, routing_key)
+        again = _redelivered(raw)
+        args = [*self._names, tag, lease, where, dumps(again), tag_of(again), request_id(raw), queue, charge]
+        self.channel.scripts.requeue(args=args, client=client)
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.unacked_index_key, self.unacked_key
+
+
+def request_id(message: dict[str, Any]) -> str:
+    """Id of the request that a message stands for; empty if it stands for none."""
+    return cast("str", message.get("headers", {}).get("id") or "")
+
+
+def tag_of(message: dict[str, Any]) -> str:
+    """A message's delivery tag."""
+    return cast("str", message["properties"]["delivery_tag"])
+
+
+def _redelivered(raw: dict[str, Any]) -> dict[str, Any]:
+    """The message as it is to be delivered again."""
+    properties = raw["properties"]
+    info = {**properties.get("delivery_info", {}), "redelivered": True}
+    # A new tag: a worker that lost its lease may still acknowledge the old one.
+    properties = {**properties, "delivery_info": info, "delivery_tag": uuid()}
+    return {**raw, "properties": properties, "headers": {**raw.get("headers", {}), "redelivered": True}}

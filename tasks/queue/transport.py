@@ -1,0 +1,313 @@
+"""kombu's Redis transport, with a capped queue and leases.
+
+What it changes, for queues named ``inference.*`` only where a queue is concerned:
+
+- a push is refused atomically above ``queue_limit`` (:class:`QueueFull`), and writes the request's record in
+  the same step, once per request;
+- a message is taken and leased to its worker in one step, by Redis's clock, and runs elsewhere soon after
+  the worker's death (``visibility_timeout`` is the lease; :mod:`tasks.worker.drain` renews it);
+- a message of a newer format than this code knows stays in its place, for a worker that knows it;
+- a dropped connection puts nothing back, since the children still run it;
+- what is put back goes to the head of the line, with a new delivery tag, so that a worker which lost its
+  lease can't acknowledge the next delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+import kombu
+from kombu.transport import TRANSPORT_ALIASES
+from kombu.transport import redis as kombu_redis
+from kombu.utils.json import dumps, loads
+from redis import ConnectionError as RedisConnectionError
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from tasks.contract import versions
+from tasks.contract.redis_names import PREFIX
+from tasks.contract.tolerant import warn_once
+from tasks.queue.leases import QoS, request_id, tag_of
+from tasks.store.requests import Submission, script_source
+
+if TYPE_CHECKING:
+    from redis.commands.core import Script
+
+#: Only these queues are capped.
+QUEUE_PREFIX = "inference."
+#: Lists with a token when a queue may have messages.
+BELL_PREFIX = PREFIX + "bell:"
+#: Pauses in seconds between attempts to connect again.
+RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
+#: Message header, never sent, of what a message is to be pushed with: a ``Submission``.
+SUBMISSION = "submission"
+
+TRANSPORT_ALIASES.update(
+    {
+        "inference-redis": "tasks.queue.transport:Transport",
+        "inference-rediss": "tasks.queue.transport:Transport",
+        "inference-sentinel": "tasks.queue.transport:SentinelTransport",
+    }
+)
+
+
+class QueueFull(Exception):  # noqa: N818 - the name that the standard library uses for this
+    """The queue holds as many waiting requests as it may; try again later.
+
+    Deliberately no ``OSError``: those are retried by the publisher.
+
+    Attributes:
+        waiting: requests waiting when it was refused.
+        limit: requests that may wait.
+    """
+
+    def __init__(self, waiting: int, limit: int) -> None:
+        super().__init__(f"The queue is full: {waiting} requests wait and {limit} may; retry later.")
+        self.waiting = waiting
+        self.limit = limit
+
+
+class Connection(kombu.Connection):  # type: ignore[misc]
+    """A connection that is tried again soon: kombu pauses for 2, 4, 6 … 30 s, and Redis restarts in one."""
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect, with kombu's arguments but other pauses."""
+        return super().ensure_connection(*args, **{**RECONNECT, **kwargs})
+
+
+class Scripts:
+    """The transport's Lua scripts."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    @cached_property
+    def submit(self) -> Script:
+        """Accept a request below the cap."""
+        return self._script("submit")
+
+    @cached_property
+    def push(self) -> Script:
+        """Push another message below the cap."""
+        return self._script("push")
+
+    @cached_property
+    def ring(self) -> Script:
+        """Have a worker look into a queue."""
+        return self._script("ring")
+
+    @cached_property
+    def take(self) -> Script:
+        """Take the next message and lease it."""
+        return self._script("take")
+
+    @cached_property
+    def reserve(self) -> Script:
+        """Lease a message."""
+        return self._script("reserve")
+
+    @cached_property
+    def overdue(self) -> Script:
+        """Find the leases that ran out."""
+        return self._script("overdue")
+
+    @cached_property
+    def requeue(self) -> Script:
+        """Put a leased message back."""
+        return self._script("requeue")
+
+    def _script(self, name: str) -> Script:
+        return self._client.register_script(script_source(name))
+
+
+# ---- channels and transports --------------------------------------------------------------------
+
+
+class Channel(kombu_redis.Channel):  # type: ignore[misc]
+    """A channel to one Redis."""
+
+    from_transport_options = (*kombu_redis.Channel.from_transport_options, "queue_limit", "known_version")
+    QoS = QoS
+    #: A pipeline of plain pushes would bypass the cap.
+    supports_batch_publish = False
+    #: Requests that may wait in a queue; ``None``: any number.
+    queue_limit: int | None = None
+    #: The newest format of requests whose messages are taken.
+    known_version: int = versions.REQUEST
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # One client for all commands, which also serves when the channel is closed: its messages' tasks go
+        # on, and end with an acknowledgement by tag, which any connection can carry.
+        self._redis = self._create_client()
+        # A pooled connection that the server has closed is found out by the next command.
+        self._redis.set_retry(Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)))
+        self.scripts = Scripts(self._redis)
+        #: By the monotonic clock.
+        self.opened = monotonic()
+        #: Tag of the message that was taken and leased last.
+        self.taken = ""
+        self._awaits_bell = False
+
+    @property
+    def do_restore(self) -> bool:
+        """Whether closing puts back what is not acknowledged: at shutdown only, not on a lost connection."""
+        from celery.worker import state
+
+        return state.should_stop is not None or state.should_terminate is not None
+
+    @contextmanager
+    def conn_or_acquire(self, client: Redis | None = None) -> Iterator[Redis]:
+        """A client, even when the channel is closed."""
+        yield self._redis if client is None else client
+
+    def place_of(self, message: dict[str, Any], exchange: str, routing_key: str) -> tuple[str, str]:
+        """Names of the queue that a message is for, and of the list for its priority."""
+        queue = self._lookup(exchange, routing_key)[0]
+        return queue, self._q_for_pri(queue, self._get_message_priority(message))
+
+    # ---- publish --------------------------------------------------------------------------------
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        if queue.startswith(QUEUE_PREFIX):
+            self._push(queue, message)
+        else:
+            super()._put(queue, message, **kwargs)
+
+    def _push(self, queue: str, message: dict[str, Any]) -> None:
+        headers = dict(message.get("headers", {}))
+        submission: Submission | None = headers.pop(SUBMISSION, None)
+        message = {**message, "headers": headers}
+        lists, limit = self._lists(queue), self.queue_limit or 0
+        step = self.priority_steps.index(self.priority(self._get_message_priority(message))) + 1
+        if submission is None:
+            limit = limit if request_id(message) else 0
+            reply = cast("int", self.scripts.push(keys=lists, args=[limit, step, dumps(message)]))
+            waiting = -reply - 1 if reply < 0 else None
+        else:
+            args = [limit, step, dumps(message), tag_of(message), *submission.args()]
+            submission.reply = cast("list[Any]", self.scripts.submit(keys=lists, args=args))
+            waiting = submission.num_waiting
+        if waiting is not None:
+            raise QueueFull(waiting, limit)
+
+    def _lists(self, queue: str) -> list[str]:
+        return [self._q_for_pri(queue, step) for step in self.priority_steps]
+
+    # ---- consume --------------------------------------------------------------------------------
+    #
+    # kombu pops a message with BRPOP and notes it as reserved afterwards, so that one whose reply never
+    # arrives is lost. Here BRPOP waits for a bell, and one script takes the message and leases it. A lost
+    # bell costs a second: the message is looked for whenever BRPOP returns, also without one.
+
+    def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
+        """Begin to consume, with what already waits."""
+        result = super().basic_consume(queue, *args, **kwargs)
+        if self._has_bells:
+            self.scripts.ring(args=[queue])
+        return result
+
+    @property
+    def _has_bells(self) -> bool:
+        queues = self.active_queues
+        return bool(queues) and all(queue.startswith(QUEUE_PREFIX) for queue in queues)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        self._awaits_bell = self._has_bells
+        if not self._awaits_bell:
+            super()._brpop_start(timeout)
+            return
+        connection = self._in_poll = self.client.connection
+        self._brpop_sent_at = monotonic()
+        bells = [BELL_PREFIX + queue for queue in self.active_queues]
+        connection.send_command("BRPOP", *bells, timeout or self.brpop_timeout)
+
+    def close(self) -> None:
+        """Close; a wait for a bell is broken off, where kombu waits for its reply, for a second."""
+        if self._in_poll and self._awaits_bell:
+            self._in_poll.disconnect()
+            self._in_poll = None
+        super().close()
+
+    def _brpop_read(self, **options: Any) -> bool:
+        if not self._awaits_bell:
+            return cast("bool", super()._brpop_read(**options))
+        try:
+            self.client.parse_response(self.client.connection, "BRPOP", **options)
+        except self.connection_errors:
+            self.client.connection.disconnect()
+            raise
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+        return self._take()
+
+    def _take(self) -> bool:
+        queues = [] if self._closing else self._queue_cycle.consume(len(self.active_queues))
+        for queue in queues:
+            args = [self.unacked_index_key, self.unacked_key, self.known_version]
+            text = self._taken_of(self.scripts.take(keys=self._lists(queue), args=args))
+            if text:
+                self._queue_cycle.rotate(queue)
+                message = loads(text)
+                self.taken = message["properties"]["delivery_tag"]
+                self.connection._deliver(message, queue)
+                return True
+        raise Empty
+
+    def _taken_of(self, reply: Any) -> bytes | None:
+        """The message in the answer of ``take.lua``, if there is one; says what was left to newer workers."""
+        if not isinstance(reply, list):
+            return cast("bytes | None", reply)
+        text, passed, version = reply
+        warn_once(
+            f"Request {passed.decode()} has format version {version.decode()}, and this worker knows "
+            f"versions up to {self.known_version}: it stays in the queue for a worker of a newer release"
+        )
+        return cast("bytes", text)
+
+
+class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[misc]
+    """A channel to the master that Sentinel names."""
+
+    from_transport_options = (
+        *kombu_redis.SentinelChannel.from_transport_options,
+        *("queue_limit", "known_version", "sentinels"),
+    )
+    #: Host and port of every Sentinel.
+    sentinels: list[tuple[str, int]]
+
+    def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
+        # kombu reads the Sentinels off the URL's alternates, but it also "switches" to those when a
+        # connection fails, which would leave this transport for the stock one.
+        params = self._connparams(asynchronous)
+        named = {k: params[k] for k in ("username", "password") if params.get(k)}
+        del params["host"], params["port"]
+        manager = Sentinel(self.sentinels, **params)  # type: ignore[no-untyped-call]
+        if asynchronous:
+            self._async_sentinel_manager = manager
+        else:
+            self._sentinel_manager = manager
+        client = manager.master_for(self.master_name, Redis, **named)  # type: ignore[no-untyped-call]
+        return client.connection_pool
+
+
+class Transport(kombu_redis.Transport):  # type: ignore[misc]
+    """See the module."""
+
+    Channel = Channel
+    supports_batch_publish = False
+
+
+class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
+    """See the module."""
+
+    Channel = SentinelChannel
+    supports_batch_publish = False

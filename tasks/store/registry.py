@@ -1,0 +1,117 @@
+"""Who serves what: every child with a context registers itself in Redis and keeps that alive.
+
+A child that dies is gone from here after :data:`TTL_S`; nothing waits for it. Times are Redis's clock. What
+is of a format that this code doesn't know (:mod:`tasks.contract.versions`) is left out, with one warning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from tasks.contract import redis_names, versions
+from tasks.contract.tolerant import read_or_warn
+from tasks.store.requests import script_source
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+#: Seconds between two announcements of a child, and seconds that one counts.
+HEARTBEAT_S = 2.0
+TTL_S = 7
+#: All that the last release can read of a child: one field more, and its APIs answer 503. They read a key of
+#: their own, which goes when the last release drops what it doesn't know, as this one does.
+LAST_RELEASE_FIELDS = ("id", "worker", "pid", "model", "n_ctx", "slots", "busy", "work", "index")
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them used.
+
+    ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``index`` is the child's number, which a dead
+    one leaves to its replacement, and ``work`` counts what the engines of all that had it have done, see
+    :class:`tasks.engine.observer.WorkCounter`. ``kernels`` says which of llama.cpp's compute.
+    """
+
+    id: str
+    worker: str
+    pid: int
+    model: str
+    n_ctx: int
+    slots: int
+    busy: int = 0
+    work: dict[str, int] = field(default_factory=dict)
+    index: int = 0
+    kernels: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that some worker has served; ``created`` is its file's time in Unix seconds."""
+
+    name: str
+    n_ctx: int
+    created: int
+
+
+class Registry:
+    """The children and models known in Redis. Methods raise ``redis.RedisError`` when it can't be reached."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        # A script, since it may go on when Redis is full.
+        self._announce = redis.register_script(script_source("announce"))
+
+    def announce(self, child: Child) -> None:
+        """Say that a child lives, for the next :data:`TTL_S` seconds."""
+        known = {name: getattr(child, name) for name in LAST_RELEASE_FIELDS}
+        texts = [
+            redis_names.heartbeat(child.id),
+            _text(asdict(child)),
+            redis_names.child(child.id),
+            _text(known),
+        ]
+        self._announce(args=[redis_names.CHILDREN, child.id, TTL_S, *texts])
+
+    def withdraw(self, child_id: str) -> None:
+        """Say that a child is going."""
+        with self._redis.pipeline() as pipe:
+            pipe.delete(redis_names.heartbeat(child_id), redis_names.child(child_id))
+            pipe.zrem(redis_names.CHILDREN, child_id)
+            pipe.execute()
+
+    def children(self) -> list[Child]:
+        """The children alive, in order of their ids."""
+        ids = [each.decode() for each in cast("list[bytes]", self._redis.zrange(redis_names.CHILDREN, 0, -1))]
+        if not ids:
+            return []
+        names = [*map(redis_names.heartbeat, ids), *map(redis_names.child, ids)]
+        found = cast("list[bytes | None]", self._redis.mget(names))
+        pairs = zip(found[: len(ids)], found[len(ids) :], strict=True)
+        return read_children(text for each in pairs if (text := each[0] or each[1]))
+
+    def add_model(self, model: ServedModel) -> None:
+        """Make a model known; it stays so when its workers go, so that its requests may wait for them."""
+        self._redis.hset(redis_names.MODELS, model.name, _text(asdict(model)))
+
+    def models(self) -> dict[str, ServedModel]:
+        """Every model known, by name."""
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(redis_names.MODELS))
+        return {model.name: model for value in raw.values() if (model := read_model(value))}
+
+
+def read_children(texts: Iterable[bytes]) -> list[Child]:
+    """The children that registrations describe, in order of their ids."""
+    found = (read_or_warn(Child, text, "child", versions.REGISTRATION) for text in texts)
+    return sorted((child for child in found if child), key=lambda child: child.id)
+
+
+def read_model(text: bytes) -> ServedModel | None:
+    """The model that a description is of."""
+    return read_or_warn(ServedModel, text, "model", versions.REGISTRATION)
+
+
+def _text(raw: dict[str, Any]) -> str:
+    return json.dumps(versions.written(versions.REGISTRATION) | raw)

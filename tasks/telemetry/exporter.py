@@ -1,0 +1,105 @@
+"""A worker host's ``/metrics``: what its children have counted, served by their parent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from tasks.telemetry.metric_names import ROUND_TRIP, WORKER_COUNTERS, WORKER_HISTOGRAMS, WORKER_SLOTS, Metric
+from tasks.telemetry.tally import Distribution, Tally
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerFigures(Collector):
+    """A worker host's figures at the moment of asking.
+
+    Args:
+        model: that it serves.
+        total: adds up what its children have counted.
+        slots: of all its children.
+        busy: how many of them are taken now.
+    """
+
+    def __init__(self, model: str, total: Callable[[], Tally], slots: int, busy: Callable[[], int]) -> None:
+        self._model, self._total, self._slots, self._busy = model, total, slots, busy
+
+    def collect(self) -> Iterator[Family]:
+        """Read them."""
+        tally = self._total()
+        for word, count in tally.counts(WORKER_COUNTERS).items():
+            yield _counter(WORKER_COUNTERS[word], self._model, count)
+        for word, metric in WORKER_HISTOGRAMS.items():
+            label = word if metric is ROUND_TRIP else self._model
+            yield _histogram(metric, label, tally.distribution(word))
+        yield self._slot_gauge()
+
+    def _slot_gauge(self) -> Family:
+        busy = min(self._busy(), self._slots)
+        slots = GaugeMetricFamily(WORKER_SLOTS.name, WORKER_SLOTS.text, labels=WORKER_SLOTS.labels)
+        slots.add_metric([self._model, "busy"], busy)
+        slots.add_metric([self._model, "free"], self._slots - busy)
+        return slots
+
+
+def _counter(metric: Metric, label: str, count: float) -> Family:
+    family = CounterMetricFamily(metric.name, metric.text, labels=metric.labels)
+    family.add_metric([label], count)
+    return family
+
+
+def _histogram(metric: Metric, label: str, found: Distribution) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.text, labels=metric.labels)
+    buckets = [(repr(float(bound)), number) for bound, number in found.cumulative]
+    family.add_metric([label], [*buckets, ("+Inf", found.num)], found.total)
+    return family
+
+
+class Exporter(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Serves ``/metrics`` on ``--metrics-port`` for as long as the worker lives, drain included."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        settings = worker.app.settings
+        if settings.metrics_port:
+            # A port that is taken ends the worker before it holds a request. Children that inherit the socket
+            # don't keep the port: Celery has the system kill them when their parent dies.
+            self._serve(worker, settings.metrics_host, settings.metrics_port)
+
+    def _serve(self, worker: Any, host: str, port: int) -> None:
+        registry = CollectorRegistry()
+        registry.register(_figures(worker))
+        try:
+            start_http_server(port, host, registry)
+        except OSError as error:
+            raise SystemExit(
+                f"inference-server worker: --metrics-port: can't listen on {host}, port {port} "
+                f"({error.strerror}); give each worker of a host a port of its own, or 0 for none"
+            ) from None
+        logger.info("metrics on http://%s:%d/metrics", host, port)
+
+    def start(self, worker: Any) -> None:
+        """Nothing: it serves since it was made."""
+
+    def stop(self, worker: Any) -> None:
+        """Nothing: the pool drains after this."""
+
+
+def _figures(worker: Any) -> WorkerFigures:
+    app, slots = worker.app, int(worker.concurrency)
+    return WorkerFigures(
+        model=app.settings.served_name,
+        total=lambda: app.tallies.total(slots),  # there are no more children than slots
+        slots=slots,
+        busy=lambda: len(state.active_requests),
+    )

@@ -1,0 +1,147 @@
+"""The name, meaning, labels and buckets of every metric; nothing else names one.
+
+The names follow vLLM's where it has the same figure. Standard library only: the API and the workers both
+read this, each with Prometheus' client over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.telemetry.tally import Layout
+
+MODEL = ("model",)
+
+# Upper bounds in seconds, for machines that make 5 tokens a second and for those that make 100.
+_FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_BETWEEN = (
+    0.001,
+    0.0025,
+    0.005,
+    0.0075,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    1,
+    5,
+)
+_WHOLE = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+_QUEUE = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TRIP = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: a histogram if it has ``buckets``, its upper bounds; a counter if its name says total."""
+
+    name: str
+    text: str
+    labels: Sequence[str] = MODEL
+    buckets: Sequence[float] = ()
+
+
+# ---- of finished requests, on the API; right across its processes -----------------------------------
+
+FIRST_TOKEN = Metric(
+    "inference_time_to_first_token_seconds", "From acceptance to the first token.", buckets=_FIRST
+)
+BETWEEN_TOKENS = Metric(
+    "inference_inter_token_latency_seconds", "Between two tokens of a request.", buckets=_BETWEEN
+)
+WHOLE = Metric("inference_e2e_request_latency_seconds", "From acceptance to the end.", buckets=_WHOLE)
+QUEUED = Metric("inference_request_queue_time_seconds", "From acceptance to the first claim.", buckets=_QUEUE)
+PREFILL = Metric(
+    "inference_request_prefill_time_seconds", "From admission to a batch to the first token.", buckets=_FIRST
+)
+DECODE = Metric("inference_request_decode_time_seconds", "From the first token to the last.", buckets=_WHOLE)
+PROMPT_TOKENS = Metric("inference_prompt_tokens_total", "Tokens of the prompts of finished requests.")
+REUSED_TOKENS = Metric("inference_reused_tokens_total", "Prompt tokens that were not computed again.")
+GENERATED_TOKENS = Metric("inference_generated_tokens_total", "Tokens delivered in finished requests.")
+REQUESTS = Metric("inference_requests_total", "Finished requests.", ("model", "outcome"))
+ATTEMPTS = Metric(
+    "inference_request_attempts_total", "Runs of finished requests; more than one each after failures."
+)
+REFUSED = Metric("inference_requests_refused_total", "Requests that were not accepted.", ("reason",))
+
+#: The commonest reasons, shown before the first event; the others are the codes of HTTP errors.
+REFUSAL_REASONS = ("queue_full", "store_unavailable", "store_full", "shutting_down", "invalid_value")
+
+# ---- of the moment and of the whole cluster, on the API; every API process says the same ------------
+
+STORE_UP = Metric("inference_store_up", "Whether Redis answers.", ())
+WAITING = Metric("inference_requests_waiting", "Requests that wait for a slot.")
+QUEUE_LIMIT = Metric("inference_queue_limit", "Requests that may wait.")
+RUNNING = Metric("inference_requests_running", "Requests that are being generated.", ())
+SLOTS = Metric("inference_slots", "Requests that a child can run at once.", ("model", "worker", "child"))
+SLOTS_BUSY = Metric("inference_slots_busy", "Requests that a child is running.", SLOTS.labels)
+KERNELS = Metric(
+    "inference_kernels_info",
+    "Which of llama.cpp's kernels a child computes with; always 1.",
+    (*SLOTS.labels, "kernels"),
+)
+REQUEUED = Metric(
+    "inference_requests_requeued_total",
+    "Requests put back into the queue after they had left it.",
+    ("reason",),
+)
+#: Why, as ``tasks/store/scripts`` count it.
+REQUEUE_REASONS = ("lease_lost", "child_died", "handed_back", "found_by_janitor")
+ENGINE_WORK = Metric(
+    "inference_engine_work_total", "What a child's engine has done.", ("model", "worker", "child", "what")
+)
+
+# ---- of Redis, on both: the API pings, the workers write ---------------------------------------------
+
+ROUND_TRIP = Metric(
+    "inference_redis_round_trip_seconds", "From a command to its answer.", ("command",), _TRIP
+)
+
+# ---- of a worker host, on the worker ------------------------------------------------------------------
+
+#: What its children count, by the word that they use for it.
+WORKER_COUNTERS = {
+    "steps": Metric("inference_engine_steps_total", "Steps computed."),
+    "batches": Metric("inference_engine_batches_total", "Batches in which steps were decoded."),
+    "rows": Metric("inference_engine_decoded_rows_total", "Rows decoded, one a sequence and step."),
+    "padding": Metric("inference_engine_padding_rows_total", "Rows added because that was quicker."),
+    "paused": Metric(
+        "inference_engine_paused_rows_total",
+        "Decoding sequences left out of a step because that was quicker.",
+    ),
+    "exchanges": Metric(
+        "inference_engine_exchanges_total", "Sequences that changed places, so that all pause equally often."
+    ),
+    "prefilled": Metric("inference_engine_prefilled_tokens_total", "Prompt tokens computed."),
+    "generated": Metric(
+        "inference_engine_generated_tokens_total", "Tokens sampled, whether or not they were delivered."
+    ),
+    "guessed": Metric("inference_speculation_proposed_tokens_total", "Tokens guessed and checked."),
+    "right": Metric("inference_speculation_accepted_tokens_total", "Guessed tokens that were right."),
+    "preemptions": Metric(
+        "inference_preemptions_total", "Sequences put back to wait because the cache was full."
+    ),
+    "restarts": Metric("inference_children_restarted_total", "Children started in place of ones that ended."),
+}
+#: What its children measure, by the word that they use for it.
+WORKER_HISTOGRAMS = {
+    "batch": Metric("inference_engine_batch_size", "Sequences computed in a step.", buckets=_BATCH),
+    "step": Metric(
+        "inference_engine_decode_step_seconds", "Steps that decode, with their prefill.", buckets=_BETWEEN
+    ),
+    "append": ROUND_TRIP,
+}
+WORKER_SLOTS = Metric("inference_worker_slots", "Slots of this worker host.", ("model", "state"))
+#: Where its children count; ``starts`` is every child's, the first ones' too.
+WORKER_LAYOUT = Layout(
+    ("starts", *WORKER_COUNTERS), {word: metric.buckets for word, metric in WORKER_HISTOGRAMS.items()}
+)

@@ -1,0 +1,69 @@
+"""Counts what an engine does, in memory that its worker's parent shares."""
+
+from __future__ import annotations
+
+from tasks.engine.observer import Observer
+from tasks.engine.scheduler import Step
+from tasks.telemetry.metric_names import WORKER_LAYOUT
+from tasks.telemetry.tally import Tally
+
+#: What is counted, see :class:`WorkCounter`.
+WORK = (
+    "steps",
+    "batches",
+    "rows",
+    "padding",
+    "paused",
+    "exchanges",
+    "prefilled",
+    "generated",
+    "guessed",
+    "right",
+    "preemptions",
+)
+
+
+class WorkCounter(Observer):
+    """Counts an engine's work.
+
+    ``steps`` and the ``batches`` they decoded in (more than steps where splitting pays), ``rows`` decoded,
+    ``padding`` rows added and ``paused`` rows left out, ``exchanges`` of two sequences' places, ``prefilled``
+    prompt tokens, ``generated`` tokens, tokens ``guessed`` and guessed ``right``, ``preemptions``; how many
+    sequences a step computes, and how long one takes that decodes.
+
+    Args:
+        tally: what to add to, which may hold what was counted before; default: a new one.
+    """
+
+    def __init__(self, tally: Tally | None = None) -> None:
+        self._tally = tally or Tally(WORKER_LAYOUT)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was counted so far."""
+        return self._tally.counts(WORK)
+
+    def on_step(self, step: Step, num_tokens: int, seconds: float) -> None:
+        """Add a step up."""
+        add, num_decoded = self._tally.add, step.num_decoded
+        add("steps")
+        add("generated", num_tokens)
+        if step.decode:
+            add("batches", len(step.decode))
+            add("rows", num_decoded)
+            add("padding", sum(batch.padding for batch in step.decode))
+            add("paused", len(step.paused))
+            add("exchanges", step.exchange is not None)
+            self._tally.observe("step", seconds)
+        if step.prefill:
+            add("prefilled", step.num_prefilled)
+        self._tally.observe("batch", num_decoded + len(step.prefill))
+
+    def on_draft(self, guessed: int, right: int) -> None:
+        """Add guesses up."""
+        self._tally.add("guessed", guessed)
+        self._tally.add("right", right)
+
+    def on_preemption(self) -> None:
+        """Add a preemption."""
+        self._tally.add("preemptions")

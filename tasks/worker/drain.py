@@ -1,0 +1,144 @@
+"""What a worker does when it is told to stop: it drains, for a bounded time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from celery import bootsteps, platforms, signals
+from celery.concurrency.prefork import TaskPool as ForkingPool
+from celery.worker import state
+from kombu.asynchronous import get_event_loop
+from redis import RedisError
+
+from tasks.worker.ending.crash_loop import HOPELESS
+from tasks.worker.ending.give_up import say_last_words
+from tasks.worker.lease_renewal import held_requests
+
+logger = logging.getLogger(__name__)
+
+#: What tells a child to deliver what it has and to hand back its requests, and the seconds it gets for that.
+HAND_BACK = signal.SIGUSR2
+HAND_BACK_S = 5.0
+
+
+class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
+    """SIGTERM, SIGINT or SIGQUIT: take no more requests and let the running ones finish, for a bounded time.
+
+    After ``drain_timeout`` seconds, or at a second signal, the rest is put back at the head of the line. The
+    worker ends with status 0 either way, and with ``HOPELESS``, and at once, when no child can become ready.
+    """
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._worker = worker
+        self._deadline: threading.Timer | None = None
+        self._giving_up = threading.Lock()
+
+    def start(self, worker: Any) -> None:
+        """Take over the signals from Celery."""
+        for name in ("SIGTERM", "SIGINT", "SIGQUIT"):
+            platforms.signals[name] = self._on_signal
+        # Celery would end with a traceback if a child is dead already; whoever counts deaths sees to it.
+        worker.pool.did_start_ok = lambda: True
+        worker.pool.give_up = self.give_up
+        threading.Thread(target=self._listen, name="refusal", daemon=True).start()
+
+    def stop(self, worker: Any) -> None:
+        """Nothing: the pool stops after this, and the time goes on until it has."""
+
+    def close(self, worker: Any) -> None:
+        """The worker is stopping, perhaps by remote control."""
+        self._begin()
+
+    def give_up(self, text: str) -> None:
+        """End because no child can become ready: say so, and put back what the worker holds."""
+        with self._giving_up:
+            if self._deadline is not None:
+                return
+            say_last_words(self._worker.app.settings, self._worker.hostname, text)
+            state.should_stop = HOPELESS
+            self._begin(0.0)
+
+    def _listen(self) -> None:
+        self.give_up(self._worker.app.refusal.wait())
+        _wake_loop()
+
+    def _on_signal(self, signum: int, frame: Any) -> None:
+        if self._deadline is not None:
+            self._end_now()
+            return
+        name = signal.Signals(signum).name
+        signals.worker_shutting_down.send(sender=self._worker.hostname, sig=name, how="Warm", exitcode=0)
+        state.should_stop = platforms.EX_OK
+        # Here and not when the event loop has ended: the solo pool's task would come first.
+        self._begin()
+        _wake_loop()
+
+    def _begin(self, timeout: float | None = None) -> None:
+        if self._deadline is not None:
+            return
+        # Told by remote control, Celery does not say so before the end; what is put back depends on it.
+        if state.should_stop is None:
+            state.should_stop = platforms.EX_OK
+        timeout = self._worker.app.settings.drain_timeout if timeout is None else timeout
+        logger.info("Stopping; %d requests have %g s to finish", len(held_requests()), timeout)
+        self._deadline = _later(timeout, self._hand_back)
+
+    def _hand_back(self) -> None:
+        """Have what still runs put back at the head of the line, with all that was generated delivered."""
+        held = held_requests()
+        if held:
+            logger.warning("%d requests did not finish in time and are put back", len(held))
+        if held and isinstance(self._worker.pool, ForkingPool):
+            _signal_children(self._worker.pool, HAND_BACK)
+            _later(HAND_BACK_S, self._end_now)
+        else:
+            self._end_now()
+
+    def _end_now(self) -> None:
+        """End what still runs, which puts it back; what it has not delivered will be generated again."""
+        held = held_requests()
+        if not held:
+            return
+        if isinstance(self._worker.pool, ForkingPool):
+            # The lost children's requests are put back by Celery (task_reject_on_worker_lost).
+            _signal_children(self._worker.pool, signal.SIGKILL)
+        else:
+            # Threads can't be ended, so the process is.
+            _put_back(held)
+            os._exit(state.should_stop or platforms.EX_OK)
+
+
+def _wake_loop() -> None:
+    """Have the event loop look whether to stop; by itself it does a second later."""
+    if (hub := get_event_loop()) is not None:
+        # From a thread, since a signal may have interrupted the hub.
+        _later(0, partial(hub.call_soon, bool))
+
+
+def _later(seconds: float, action: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _signal_children(pool: Any, signum: int) -> None:
+    for child in list(pool._pool._pool if pool._pool else ()):
+        try:
+            os.kill(child.pid, signum)
+        except ProcessLookupError:
+            continue
+
+
+def _put_back(requests: Iterable[Any]) -> None:
+    for request in requests:
+        request.message.reject_log_error(logger, (RedisError,), requeue=True)

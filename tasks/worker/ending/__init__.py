@@ -1,0 +1,1 @@
+"""How a worker ends that can't go on, and what it says."""

@@ -1,0 +1,27 @@
+"""What each of a worker's children is doing, in memory that their parent shares and that outlives them."""
+
+from __future__ import annotations
+
+import mmap
+
+from tasks.telemetry.tally import MAX_ROWS
+
+#: Bytes of a note.
+_SIZE = 64
+
+
+class Stages:
+    """One short note for each child, by the child's number. Make it before forking."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, MAX_ROWS * _SIZE)
+
+    def note(self, index: int, doing: str) -> None:
+        """Child ``index`` is ``doing`` this now; what is longer than 64 bytes is cut."""
+        start = index * _SIZE
+        self._memory[start : start + _SIZE] = doing.encode()[:_SIZE].ljust(_SIZE, b"\0")
+
+    def read(self, index: int) -> str:
+        """What child ``index`` noted last; empty if nothing."""
+        start = index * _SIZE
+        return self._memory[start : start + _SIZE].rstrip(b"\0").decode(errors="replace")

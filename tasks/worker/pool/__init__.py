@@ -1,0 +1,1 @@
+"""Celery's pool, with several requests a child; every private name of billiard and Celery is here."""

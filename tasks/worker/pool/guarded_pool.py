@@ -1,0 +1,131 @@
+"""Celery's prefork pool, which gives up when its children can't become ready, and looks at the model's file.
+
+Celery's own starts a child that died again at once, and for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from billiard.pool import RUN
+from celery.concurrency import asynpool, prefork
+from kombu.asynchronous import get_event_loop
+
+from tasks.worker.ending.crash_loop import MAX_DEATHS, CrashLoop
+from tasks.worker.ending.diagnosis import Circumstances, Death, explain_deaths
+from tasks.worker.ending.model_file import ModelFile
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks for a child whose exit was announced but which the system has not buried yet.
+REAP_INTERVAL_S = 0.02
+#: Looks at most; Celery's own, every five seconds, comes after them.
+REAP_TRIES = 100
+#: Seconds between two looks at the model's file.
+LOOK_INTERVAL_S = 2.0
+
+
+class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
+    """The parent's side: pauses before it replaces children that die too early, and then gives up."""
+
+    def __init__(
+        self,
+        processes: int,
+        *args: Any,
+        on_hopeless: Callable[[int, int, int], None],
+        look: Callable[[], None],
+        **kwargs: Any,
+    ) -> None:
+        """Start the children.
+
+        Args:
+            processes: how many.
+            args: Celery's.
+            on_hopeless: hears of a child's place, its exit status, and how many died there in a row.
+            look: called every other second.
+            kwargs: Celery's.
+        """
+        # Before Celery's part, which starts the children.
+        self._on_hopeless, self._look = on_hopeless, look
+        self._crash_loop = CrashLoop()
+        super().__init__(processes, *args, **kwargs)
+
+    def on_process_alive(self, pid: int) -> None:
+        """A child is ready, that is, its engine has computed something."""
+        super().on_process_alive(pid)
+        child, _ = self._process_by_pid(pid)
+        if child is not None:
+            child.was_ready = True
+            self._crash_loop.note_ready(child.index)
+
+    def _join_exited_workers(self, shutdown: bool = False) -> list[int]:
+        before = list(self._pool)
+        exited: list[int] = super()._join_exited_workers(shutdown)
+        for child in before:
+            if child not in self._pool:
+                self._note_death(child)
+        return exited
+
+    def _note_death(self, child: Any) -> None:
+        if self._state != RUN or getattr(child, "was_ready", False):
+            return
+        pause = self._crash_loop.note_death(child.index, monotonic())
+        if pause is None:
+            self._on_hopeless(child.index, child.exitcode, MAX_DEATHS)
+        elif (hub := get_event_loop()) is not None:
+            hub.call_later(pause, self.maintain_pool)
+
+    def _repopulate_pool(self, exitcodes: list[int]) -> None:
+        """Start the children that are missing, but none whose place has to pause."""
+        missing = set(range(self._processes)) - {child.index for child in self._pool}
+        for place in sorted(missing):
+            if self._state == RUN and self._crash_loop.may_start(place, monotonic()):
+                self._create_worker_process(place)
+
+    @property
+    def timers(self) -> dict[Callable[[], None], float]:
+        """What the event loop calls every so many seconds."""
+        return {**super().timers, self._look: LOOK_INTERVAL_S}
+
+    def _event_process_exit(self, hub: Any, proc: Any) -> None:
+        super()._event_process_exit(hub, proc)
+        self._reap(hub, proc, REAP_TRIES)
+
+    def _reap(self, hub: Any, proc: Any, tries: int) -> None:
+        # Its pipe closes before its exit status can be had, and without that Celery takes it for alive.
+        if proc in self._pool and tries:
+            self.maintain_pool()
+            hub.call_later(REAP_INTERVAL_S, self._reap, hub, proc, tries - 1)
+
+
+class GuardedTaskPool(prefork.TaskPool):  # type: ignore[misc]
+    """Celery's prefork pool, one task a child: ``--pool=processes``."""
+
+    #: Ends the worker and says why; set by :class:`tasks.worker.drain.Drain`.
+    give_up: Callable[[str], None]
+
+    def on_start(self) -> None:
+        """Start the children."""
+        self._has_warned = False
+        self.Pool = partial(self.pool_class(), on_hopeless=self._on_hopeless, look=self._look)
+        super().on_start()
+
+    def pool_class(self) -> Callable[..., GuardedPool]:
+        """What makes the pool that this one wraps."""
+        return GuardedPool
+
+    def _on_hopeless(self, place: int, status: int, num: int) -> None:
+        """Children in one place died too often before they were ready."""
+        death = Death(status, self.app.stages.read(place))
+        self.give_up(explain_deaths(num, death, Circumstances.of(self.app)))
+
+    def _look(self) -> None:
+        """Say once that the model's file is not what was loaded any more."""
+        file: ModelFile | None = self.app.model_file
+        if file is not None and not self._has_warned and (change := file.change()):
+            self._has_warned = True
+            logger.warning("%s Put it back, or restart the worker when the new one is in place.", change)

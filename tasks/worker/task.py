@@ -1,0 +1,201 @@
+"""The one task, and the one engine of each process that runs it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from billiard import current_process
+from celery import current_app, shared_task, signals
+from celery.concurrency import get_implementation
+from celery.concurrency.prefork import TaskPool as Prefork
+from celery.exceptions import Reject
+
+from tasks.contract.messages import TASK_NAME
+from tasks.engine.costs.threads import CorePool
+from tasks.engine.errors import ModelError
+from tasks.engine.kernels.choice import KernelSet
+from tasks.engine.kernels.proof import Shape, proven
+from tasks.engine.llama.model import Model
+from tasks.memory_need import HeaderFacts, Need
+from tasks.settings import WorkerSettings
+from tasks.telemetry import logs
+from tasks.worker.child import HandedBackError, Share, WorkerChild
+from tasks.worker.drain import HAND_BACK
+from tasks.worker.ending.crash_loop import HOPELESS
+from tasks.worker.ending.diagnosis import Circumstances, explain_refusal
+from tasks.worker.ending.give_up import refuse_to_start
+from tasks.worker.ending.model_file import ModelFile
+from tasks.worker.pool.slot_pool import TaskPool
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessEngine:
+    """This process's :class:`WorkerChild`, made when it is first needed.
+
+    In a parent that forks, only the weights are loaded; each child makes its context over them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kernels: KernelSet | None = None
+        self._model: Model | None = None
+        self._child: WorkerChild | None = None
+        self._worker = "worker"
+        self._slots, self._forks = 1, True
+        self._cores = CorePool(1, 1)
+        #: The worker's own process, which has children or not.
+        self.parent = os.getpid()
+
+    def prepare(self, worker: Any) -> None:
+        """In the worker's parent: settle slots, kernels and cores, and load the weights to share.
+
+        With a GPU nothing may touch the device before the fork, so the child loads them itself.
+        Raises :class:`~tasks.engine.errors.ModelError` when the model can't be computed here.
+        """
+        settings: WorkerSettings = worker.app.settings
+        pool, shape = get_implementation(worker.pool_cls), settings.shape
+        self._worker, self.parent = worker.hostname, os.getpid()
+        self._forks = issubclass(pool, Prefork)
+        if issubclass(pool, TaskPool):
+            self._slots = shape.slots
+        elif self._forks:
+            self._slots = 1
+        else:
+            self._slots = worker.concurrency
+        workers = worker.concurrency // self._slots
+        worker.app.model_file = ModelFile.at(_model_path(settings))
+        self._kernels = self._proven(settings, workers)
+        self._cores = CorePool(workers, shape.workers * shape.threads, self._kernels.threads)
+        if settings.gpu_layers == 0:
+            self._model = self._load(settings)
+            worker.app.memory_need = Need.of(HeaderFacts.of(self._model.describe()), settings)
+        # What exists now is left alone by the children's collectors, which would else copy shared pages.
+        gc.collect()
+        gc.freeze()
+
+    def start(self) -> WorkerChild:
+        """The child, made on the first call. Raises :class:`~tasks.engine.llama.model.ModelError`."""
+        with self._lock:
+            if self._child is None:
+                settings, share = current_app.settings, self._share()
+                share.on_stage("loading the model")
+                model = self._model or self._load(settings)
+                child = WorkerChild(settings, model, share)
+                child.start()
+                self._model, self._child = model, child
+            return self._child
+
+    def _share(self) -> Share:
+        # billiard numbers a pool's children; a replacement takes the number of the dead one.
+        index = getattr(current_process(), "index", 0)
+        tally = current_app.tallies.row(index)
+        if tally.counts(["starts"])["starts"]:
+            tally.add("restarts")
+        tally.add("starts")
+        threads, step_costs = self._cores.member(index), current_app.step_costs
+        on_stage = partial(current_app.stages.note, index)
+        return Share(self._worker, index, self._slots, threads, tally, step_costs, on_stage)
+
+    def hand_back(self) -> None:
+        """Have the child's requests continued elsewhere."""
+        if self._child is not None:
+            self._child.hand_back()
+
+    def stop(self) -> None:
+        """Withdraw the child, if there is one."""
+        with self._lock:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
+
+    def _proven(self, settings: WorkerSettings, workers: int) -> KernelSet:
+        """The kernels that were seen to compute this model here, with as many threads as a child may get."""
+        shape = settings.shape
+        threads = CorePool(workers, shape.workers * shape.threads).threads_of(1)
+        return proven(
+            Shape(
+                model=_model_path(settings),
+                gpu_layers=settings.gpu_layers,
+                slots=self._slots,
+                n_ctx=settings.n_ctx,
+                n_batch=settings.n_batch,
+                threads=threads,
+                forks=self._forks,
+            )
+        ).chosen
+
+    def _load(self, settings: WorkerSettings) -> Model:
+        return Model(_model_path(settings), settings.gpu_layers, self._kernels)
+
+
+def _model_path(settings: WorkerSettings) -> Path:
+    if settings.model is None:
+        raise ModelError("no model is set; give --model or INFERENCE_MODEL")
+    return settings.model
+
+
+_engine = ProcessEngine()
+
+
+@shared_task(name=TASK_NAME)
+def generate(request_id: str, *_: Any, **__: Any) -> None:
+    """Generate the answer to a request; its tokens go to the request's log.
+
+    Arguments that a newer release may add are dropped.
+    """
+    try:
+        with logs.bound(id=request_id):
+            _engine.start().run(request_id)
+    except ModelError as error:
+        _refuse(error)
+        raise Reject(error, requeue=True) from None
+    except HandedBackError as error:
+        raise Reject(error, requeue=True) from None
+
+
+@signals.worker_init.connect(weak=False)
+def _on_worker_init(sender: Any, **_: Any) -> None:
+    logs.configure(sender.app.settings)  # Celery comes to that later, and kernels have something to say
+    try:
+        _engine.prepare(sender)
+    except ModelError as error:
+        refuse_to_start(sender, explain_refusal(str(error), Circumstances.of(sender.app)))
+    except Exception as error:
+        # Celery would only log it, and go on with a worker that is not prepared.
+        logger.exception("this worker can't start")
+        refuse_to_start(sender, f"The worker can't start: {error!r}; its log says where.")
+
+
+@signals.worker_process_init.connect(weak=False)
+def _on_child_init(**_: Any) -> None:
+    # In a thread: what a handler interrupts may hold the locks that this needs.
+    signal.signal(HAND_BACK, lambda *_: Thread(target=_engine.hand_back, daemon=True).start())
+    try:
+        _engine.start()
+    except ModelError as error:
+        _refuse(error)
+        # The solo pool has no children: its process hears the reason itself, as soon as it has started.
+        if os.getpid() != _engine.parent:
+            raise SystemExit(HOPELESS) from None
+    except Exception:
+        # Celery would go on with a child that can run nothing.
+        logger.exception("this child can't start")
+        raise SystemExit(1) from None
+
+
+def _refuse(error: ModelError) -> None:
+    """Every child would fail in the same way: have the worker end, which says why."""
+    current_app.refusal.say(explain_refusal(str(error), Circumstances.of(current_app)))
+
+
+@signals.worker_process_shutdown.connect(weak=False)
+def _on_child_shutdown(**_: Any) -> None:
+    _engine.stop()
