@@ -27,7 +27,8 @@ from service.weights.model_files import default_model
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from tasks.engine.llama.model import Context, Model, Row
+from tasks.engine.llama.context import Context, Row
+from tasks.engine.llama.model import Model
 n, pp, tg, threads = map(int, sys.argv[2:])
 context = Context(Model(Path(sys.argv[1])), slots=n, n_ctx=pp + tg, n_batch=512, threads=threads)
 

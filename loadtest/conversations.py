@@ -16,8 +16,9 @@ from rich.progress import Progress
 from loadtest.compare.servers import Setting, Variant, running
 from loadtest.tables import comparison
 from service.cli.client import Sample, chat_body, measure, served_model
-from service.cli.load import percentile, prompts
+from service.cli.load import prompts
 from service.weights.model_files import default_model
+from tasks.contract.percentile import percentile
 
 
 @click.command()
@@ -71,7 +72,7 @@ def _measured(url: str, at_once: int, turns: int, n_predict: int) -> tuple[float
     samples = [sample for talk in talks for sample in talk]
     wall_s = max(s.ended for s in samples) - min(s.started for s in samples)
     later = [sample.ttft_s * 1e3 for talk in talks for _, sample in pairwise(talk)]
-    return sum(s.num_tokens for s in samples) / wall_s, percentile(later, 50)
+    return sum(s.num_tokens for s in samples) / wall_s, percentile(later, 0.5)
 
 
 def _talk(url: str, name: str, questions: Sequence[str], n_predict: int, said: list[Sample]) -> None:

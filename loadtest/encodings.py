@@ -20,7 +20,8 @@ import numpy as np
 from rich.progress import track
 
 from service.weights.model_files import default_model
-from tasks.engine.llama.model import Context, Model, Row
+from tasks.engine.llama.context import Context, Row
+from tasks.engine.llama.model import Model
 
 WINDOW, NUM_WINDOWS = 512, 8
 SEQUENCES = (1, 4, 8, 16)

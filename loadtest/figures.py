@@ -22,7 +22,8 @@ from rich.progress import track
 from service.weights.model_files import default_model
 from tasks.contract.messages import Outcome, Sampling, State, Timings, Usage
 from tasks.engine.costs.threads import FixedThreads
-from tasks.engine.llama.model import Context, Model
+from tasks.engine.llama.context import Context
+from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine
 from tasks.engine.observer import Observer
 from tasks.engine.scheduler import Decode, Step

@@ -20,7 +20,8 @@ from service.weights.model_files import default_model
 PROGRAM = """
 import sys, psutil
 from pathlib import Path
-from tasks.engine.llama.model import Context, Model, Row
+from tasks.engine.llama.context import Context, Row
+from tasks.engine.llama.model import Model
 slots, n_ctx, threads = map(int, sys.argv[2:])
 own = lambda: psutil.Process().memory_full_info().pss
 start = own()

@@ -13,8 +13,9 @@ import click
 
 from loadtest.compare.servers import Setting, ours, running
 from service.cli.client import Sample, chat_body, measure, served_model
-from service.cli.load import SYSTEM_PROMPT, percentile, prompts
+from service.cli.load import SYSTEM_PROMPT, prompts
 from service.weights.model_files import default_model
+from tasks.contract.percentile import percentile
 
 
 @click.command()
@@ -33,8 +34,8 @@ def main(model: Path | None, requests: int, n_predict: int) -> None:
         samples = [measure(service.url, body) for body in bodies][4:]  # the first ones warm up
     added = [_added_ms(sample) for sample in samples]
     engine = [float((sample.timings or {})["prompt_ms"]) for sample in samples]
-    click.echo(f"engine alone:  p50 {percentile(engine, 50):.2f} ms, p95 {percentile(engine, 95):.2f} ms")
-    click.echo(f"added:         p50 {percentile(added, 50):.2f} ms, p95 {percentile(added, 95):.2f} ms")
+    click.echo(f"engine alone:  p50 {percentile(engine, 0.5):.2f} ms, p95 {percentile(engine, 0.95):.2f} ms")
+    click.echo(f"added:         p50 {percentile(added, 0.5):.2f} ms, p95 {percentile(added, 0.95):.2f} ms")
 
 
 def _added_ms(sample: Sample) -> float:

@@ -21,8 +21,9 @@ from rich.progress import track
 from loadtest.compare.servers import Running, Setting, ours, running
 from loadtest.speculation import TEXTS
 from service.cli.client import Sample, chat_body, measure, served_model
-from service.cli.load import percentile, prompts
+from service.cli.load import prompts
 from service.weights.model_files import default_model
+from tasks.contract.percentile import percentile
 
 #: Words of the texts are 1.1 tokens of this model on average; a template adds about 30.
 TOKENS_PER_WORD, TEMPLATE_TOKENS = 1.12, 30
@@ -101,8 +102,8 @@ def _report(found: Sequence[Round], at_once: int) -> Iterator[str]:
     first, later = found[0].cold, found[0].warm[0]
     yield f"prompt: {_timing(first, 'prompt_n') + _timing(first, 'cache_n')} tokens, {len(found)} rounds"
     yield f"of them computed: cold {_timing(first, 'prompt_n')}, warm {_timing(later, 'prompt_n')}"
-    yield f"time to first token, cold: p50 {percentile(cold, 50) * 1e3:.1f} ms"
-    yield f"time to first token, warm: p50 {percentile(warm, 50) * 1e3:.1f} ms"
+    yield f"time to first token, cold: p50 {percentile(cold, 0.5) * 1e3:.1f} ms"
+    yield f"time to first token, warm: p50 {percentile(warm, 0.5) * 1e3:.1f} ms"
     yield f"warm / cold: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
     for told, samples in (
         ("a new prompt", [sample for round_ in found for sample in round_.together_cold]),
@@ -111,8 +112,8 @@ def _report(found: Sequence[Round], at_once: int) -> Iterator[str]:
         ttft = [sample.ttft_s * 1e3 for sample in samples]
         computed = sum(_timing(sample, "prompt_n") for sample in samples) / len(found)
         yield (
-            f"{at_once} at once, {told}: TTFT p50 {percentile(ttft, 50):.0f} ms, "
-            f"p95 {percentile(ttft, 95):.0f} ms; {computed:.0f} prompt tokens computed in all"
+            f"{at_once} at once, {told}: TTFT p50 {percentile(ttft, 0.5):.0f} ms, "
+            f"p95 {percentile(ttft, 0.95):.0f} ms; {computed:.0f} prompt tokens computed in all"
         )
 
 

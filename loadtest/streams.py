@@ -14,8 +14,9 @@ import click
 
 from loadtest.compare.servers import Setting, ours, running
 from service.cli.client import ClientError, Sample, chat_body, measure, served_model
-from service.cli.load import percentile, prompts
+from service.cli.load import prompts
 from service.weights.model_files import default_model
+from tasks.contract.percentile import percentile
 
 
 @click.command()
@@ -39,7 +40,7 @@ def main(model: Path | None, streams: int, n_predict: int) -> None:
     waits = [sample.ttft_s for sample in samples]
     wall = max(sample.ended for sample in samples) - started
     click.echo(f"{len(whole)} of {streams} streams complete with {n_predict} tokens each, in {wall:.1f} s")
-    click.echo(f"time to first token: p50 {percentile(waits, 50):.1f} s, max {max(waits):.1f} s")
+    click.echo(f"time to first token: p50 {percentile(waits, 0.5):.1f} s, max {max(waits):.1f} s")
 
 
 def _all_at_once(url: str, bodies: list[dict[str, object]]) -> list[Sample | ClientError]:

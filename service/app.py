@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flask import Flask
 
-from service import errors
+from service.errors import ApiError
 from service.intake import api_keys
-from service.routes import health, metrics, openai, openapi, page, requests, status
+from service.routes import error_pages, health, metrics, openai, openapi, page, requests, status
 from service.runtime import Runtime
 from service.telemetry import request_log
 
@@ -30,9 +30,9 @@ def create_app(runtime: Runtime) -> Flask:
     request_log.register(app)
     api_keys.register(app, runtime.settings.keys)
 
-    def on_refused(error: errors.ApiError) -> None:
+    def on_refused(error: ApiError) -> None:
         runtime.metrics.refused(error)
         runtime.refusals.add(error.code)
 
-    errors.register(app, on_refused)
+    error_pages.register(app, on_refused)
     return app

@@ -1,29 +1,15 @@
 """Every error over HTTP, in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``.
 
-Raise :class:`ApiError` anywhere; :func:`register` has Flask render it and everything else that can go wrong.
+Raise :class:`ApiError` anywhere; :mod:`service.routes.error_pages` has Flask render it. Knows no Flask.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flask import Flask, jsonify, request
-from kombu.exceptions import KombuError
-from redis.exceptions import OutOfMemoryError, RedisError
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
-
-from service.telemetry import request_log
 from tasks.contract.messages import ErrorCode, Failure
 from tasks.contract.versions import UnsupportedVersionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flask import Response
-
-log = logging.getLogger(__name__)
 
 #: Seconds a client is asked to wait when Redis is away; a restart with an append-only file takes about that.
 STORE_RETRY_S = 5
@@ -142,72 +128,6 @@ def from_failure(failure: Failure) -> ApiError:
         is_final=failure.code is ErrorCode.ATTEMPTS_EXHAUSTED,
         was_accepted=True,
     )
-
-
-def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
-    """Render all errors of ``app``. ``on_refused`` is told of requests not accepted, for the metrics."""
-
-    def render(error: ApiError) -> Response:
-        if request.blueprint == "openai" and not error.was_accepted:
-            on_refused(error)
-        request_log.present().fail(error)
-        response = jsonify(error.body)
-        response.status_code = error.status
-        response.headers.update(error.headers)
-        return response
-
-    def render_http(error: HTTPException) -> Response:
-        response = render(_from_http(error))
-        if isinstance(error, MethodNotAllowed) and error.valid_methods:
-            response.headers["Allow"] = ", ".join(error.valid_methods)
-        return response
-
-    def render_store(error: Exception) -> Response:
-        if _is_full(error):
-            log.warning("Redis is at its maxmemory and takes no new requests")
-            return render(store_full())
-        log.warning("Redis can't be reached: %s", error)
-        return render(store_unavailable())
-
-    def render_newer(error: UnsupportedVersionError) -> Response:
-        return render(newer_format(error))
-
-    def render_unexpected(error: Exception) -> Response:
-        log.error("Unexpected error", exc_info=error)
-        return render(ApiError(500, "internal_error", "Something went wrong in the server; see its log."))
-
-    app.register_error_handler(ApiError, render)
-    app.register_error_handler(HTTPException, render_http)
-    app.register_error_handler(RedisError, render_store)
-    app.register_error_handler(KombuError, render_store)
-    app.register_error_handler(UnsupportedVersionError, render_newer)
-    app.register_error_handler(Exception, render_unexpected)
-
-
-def _is_full(error: BaseException | None) -> bool:
-    # kombu's error has Redis's as its cause.
-    return error is not None and (isinstance(error, OutOfMemoryError) or _is_full(error.__cause__))
-
-
-_HTTP_CODES = {
-    408: "request_timeout",
-    404: "not_found",
-    405: "method_not_allowed",
-    413: "body_too_large",
-    415: "unsupported_media_type",
-}
-
-_HTTP_MESSAGES = {
-    404: "There is nothing at this path; /openapi.json lists what there is.",
-    405: "This path doesn't take this method; the Allow header says which it takes.",
-    413: "The body is larger than this server takes (its max_body_bytes setting).",
-}
-
-
-def _from_http(error: HTTPException) -> ApiError:
-    status = error.code or 500
-    code = _HTTP_CODES.get(status, error.name.lower().replace(" ", "_"))
-    return ApiError(status, code, _HTTP_MESSAGES.get(status) or error.description or error.name)
 
 
 def _type(status: int) -> str:

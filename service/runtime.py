@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -17,24 +16,18 @@ from service.admission.jobs import Jobs
 from service.admission.waiting_room import Places
 from service.settings import ApiSettings
 from service.streaming.subscriber import Subscriber
+from service.telemetry import tracing
 from service.telemetry.loops import OUTCOME_PAUSE_S, Loop, OutcomeReader, Pinger
 from service.telemetry.metrics import LiveGauges, Metrics
-from tasks.celery import create_app as create_celery
 from tasks.queue.submit import RequestQueue
 from tasks.store import last_words
-from tasks.store.connect import connect
+from tasks.store.connect import COMMAND_TIMEOUT_S, connect
 from tasks.store.janitor import Janitor
 from tasks.store.last_words import LastWords
 from tasks.store.registry import Registry
 from tasks.store.requests import RequestStore
 from tasks.store.status import Refusals, StatusReader
 
-if TYPE_CHECKING:
-    from typing import Any
-
-#: Seconds until a Redis command, or an attempt to connect, that isn't answered is given up.
-SOCKET_TIMEOUT_S = 3.0
-CONNECT_TIMEOUT_S = 2.0
 #: Connections to Redis at once; commands take well under a millisecond, so more would only cost.
 MAX_CONNECTIONS = 64
 #: Seconds between two rounds of housekeeping.
@@ -80,7 +73,7 @@ def build(settings: ApiSettings) -> Runtime:
     """Put an API process together. Connects to nothing yet."""
     redis = client(settings.redis_url)
     store, registry = RequestStore(redis, settings.result_ttl), Registry(redis)
-    queue = RequestQueue(create_celery(settings), store, settings.queue_limit)
+    queue = RequestQueue(store, settings.queue_limit, tracing.message_headers(settings))
     places = Places(settings.max_waiters)
     subscriber = Subscriber(redis, on_freed=places.wake)
     catalog = Catalog(registry, settings.served_name)
@@ -101,7 +94,7 @@ def build(settings: ApiSettings) -> Runtime:
         catalog=catalog,
         metrics=metrics,
         outcomes=outcomes,
-        status=StatusReader(redis),
+        status=StatusReader(redis, settings.queue_limit),
         refusals=refusals,
         loops=(
             Loop("housekeeping", keep_house, HOUSEKEEPING_S),
@@ -113,14 +106,8 @@ def build(settings: ApiSettings) -> Runtime:
 
 
 def client(redis_url: str) -> Redis:
-    """A Redis client whose commands fail within seconds and whose connections are bounded.
+    """A Redis client whose connections are bounded.
 
     One retry at once, since a connection from the pool may have died unnoticed.
     """
-    options: dict[str, Any] = {
-        "socket_timeout": SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": CONNECT_TIMEOUT_S,
-        "socket_keepalive": True,
-        "retry": Retry(NoBackoff(), 1),
-    }
-    return connect(redis_url, MAX_CONNECTIONS, SOCKET_TIMEOUT_S, **options)
+    return connect(redis_url, MAX_CONNECTIONS, COMMAND_TIMEOUT_S, retry=Retry(NoBackoff(), 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr
 
 from tasks.settings import BrokerSettings
 
@@ -62,11 +62,6 @@ class ApiSettings(BrokerSettings):
         """The API keys; empty when nobody needs one."""
         text = "" if self.api_keys is None else self.api_keys.get_secret_value()
         return tuple(key for part in text.split(",") if (key := part.strip()))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, values: dict[str, object]) -> dict[str, object]:
-        return {k: v for k, v in values.items() if v is not None}
 
 
 @lru_cache

@@ -1,4 +1,7 @@
-"""The Celery application: for workers (``celery -A tasks worker``), and for the API, which only publishes."""
+"""The Celery application: for workers (``celery -A tasks worker``), ``inspect``, Flower and other publishers.
+
+The API does without: :mod:`tasks.queue.submit` writes a message itself.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tasks.engine.costs.shared_note import SharedNote
 from tasks.queue.leases import UNACKED_OPTIONS
 from tasks.queue.transport import Connection
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
-from tasks.store.connect import Broker
+from tasks.store.connect import CONNECT_TIMEOUT_S, TIMEOUTS, Broker
 from tasks.telemetry import logs
 from tasks.telemetry.metric_names import WORKER_LAYOUT
 from tasks.telemetry.tally import SharedTallies
@@ -23,14 +26,8 @@ if TYPE_CHECKING:
     from tasks.memory_need import Need
     from tasks.worker.ending.model_file import ModelFile
 
-#: Seconds until a command or a connection attempt that Redis does not answer is given up. A publish is tried
-#: twice.
-SOCKET_TIMEOUT_S = 2.0
-CONNECT_TIMEOUT_S = 2.0
 #: Seconds between two looks for the requests of dead workers.
 SWEEP_INTERVAL_S = 1.0
-#: Connections that publish at the same time in one API process.
-NUM_PUBLISHERS = 16
 
 
 class _Amqp(AMQP):  # type: ignore[misc]
@@ -99,9 +96,7 @@ def _transport_options(settings: BrokerSettings) -> dict[str, Any]:
     options: dict[str, Any] = {
         **UNACKED_OPTIONS,
         "queue_limit": settings.queue_limit,
-        "socket_timeout": SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": CONNECT_TIMEOUT_S,
-        "socket_keepalive": True,
+        **TIMEOUTS,
         # Look for overdue leases at every sweep, not at every tenth.
         "unacked_restore_interval": SWEEP_INTERVAL_S,
         "unacked_restore_throttle": 1,
@@ -119,15 +114,7 @@ def _shared_options() -> dict[str, Any]:
         # Results are streamed and kept by tasks.store.requests.
         "result_backend": None,
         "task_ignore_result": True,
-        "broker_pool_limit": NUM_PUBLISHERS,
         "broker_connection_timeout": CONNECT_TIMEOUT_S,
-        "task_publish_retry": True,
-        "task_publish_retry_policy": {
-            "max_retries": 1,
-            "interval_start": 0.1,
-            "interval_step": 0.1,
-            "interval_max": 0.1,
-        },
     }
 
 
@@ -160,7 +147,7 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def __getattr__(name: str) -> Any:
-    # Built when Celery asks for it, so that the API can import create_app without being a worker.
+    # Built when Celery asks for it, so that create_app can be imported without being a worker.
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()["app"] = app = create_app(worker_settings())

@@ -128,11 +128,6 @@ class WorkerSettings(BrokerSettings):
         description="Seconds after which a dead worker's requests run elsewhere; same on every host.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, values: dict[str, object]) -> dict[str, object]:
-        return {k: v for k, v in values.items() if v is not None}
-
     @model_validator(mode="after")
     def _fits_the_machine(self) -> Self:
         cores, shape = available_cores(), self.shape

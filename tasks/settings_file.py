@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from platformdirs import user_config_path
+from pydantic import model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, TomlConfigSettingsSource
 
 if TYPE_CHECKING:
@@ -51,6 +52,12 @@ def read_file(path: Path) -> Mapping[str, Any]:
 
 class FileBackedSettings(BaseSettings):
     """Settings from arguments, then the environment, then the file in force."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_none(cls, values: dict[str, object]) -> dict[str, object]:
+        """An option that was not given is ``None``; the default counts then."""
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def settings_customise_sources(

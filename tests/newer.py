@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tasks.contract.messages import GenerateRequest
-from tasks.store.registry import Child
+from tasks.contract.status import Child
 
 #: A format version that this release doesn't know.
 NEWER = 99

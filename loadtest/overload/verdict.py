@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from loadtest.arrivals import Arrival
-from service.cli.load import Summary, percentile
+from service.cli.load import Summary
+from tasks.contract.percentile import percentile
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class Verdict:
             num_refused=len(refused),
             errors=tuple(arrival.error for arrival in arrivals if arrival.error is not None),
             num_unfinished=sum(count < n_predict for count in tokens),
-            ttft_p95_s=percentile([arrival.ttft_s for arrival in answered], 95),
-            refusal_p95_s=percentile([arrival.total_s for arrival in refused], 95),
-            late_p95_s=percentile([arrival.late_s for arrival in arrivals], 95),
+            ttft_p95_s=percentile([arrival.ttft_s for arrival in answered], 0.95),
+            refusal_p95_s=percentile([arrival.total_s for arrival in refused], 0.95),
+            late_p95_s=percentile([arrival.late_s for arrival in arrivals], 0.95),
             goodput=sum(tokens) / (end - start),
         )
 

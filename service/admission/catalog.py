@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass, field
 
 from service.errors import ApiError, bad_request
-from tasks.store.registry import Child, Registry, ServedModel
+from tasks.contract.status import Child
+from tasks.store.registry import Registry, ServedModel
 
 #: Seconds between two looks that an unknown name may cause, or who waits for the first worker: it may just
 #: have come.

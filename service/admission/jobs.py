@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from service.admission.waiting_room import Places, TooManyWaitingError
@@ -18,8 +17,9 @@ from service.intake import idempotency
 from service.streaming.listener import Listener, Mailbox, Source
 from service.streaming.subscriber import Subscriber
 from tasks.contract.messages import GenerateRequest, State
-from tasks.queue.transport import QueueFull
-from tasks.store.requests import Admission, Key, KeyReusedError, Record, RequestStore
+from tasks.queue.errors import QueueFull
+from tasks.queue.submit import Admission, Key, KeyReusedError
+from tasks.store.requests import Record, RequestStore
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Queue(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Submission:
     """A request as a client brings it.
 
     Attributes:
@@ -76,43 +76,45 @@ class Jobs:
     places: Places
     queue_timeout_s: float
 
-    def submit(self, offer: Offer, *, is_watched: bool = False) -> Admission:
+    def submit(self, submission: Submission, *, is_watched: bool = False) -> Admission:
         """Accept a request, after waiting for a place if the client would, or find it by its key.
 
         Raises:
             ApiError: 429 when the queue is full, 422 when the key stands for another request.
             ClientGoneError: the client left while it waited.
-            redis.RedisError, kombu.exceptions.KombuError: nothing was accepted.
+            redis.RedisError: nothing was accepted.
         """
-        watch, request = self.subscriber.channel if is_watched else "", offer.request
+        watch, request = self.subscriber.channel if is_watched else "", submission.request
 
         def attempt() -> Admission:
-            return self.queue.submit(request, watch, self.queue_timeout_s, offer.key)
+            return self.queue.submit(request, watch, self.queue_timeout_s, submission.key)
 
         try:
-            is_known = offer.key is not None
-            return self.places.enter(request.model, attempt, offer.wait_s, offer.check, may_exist=is_known)
+            is_known = submission.key is not None
+            return self.places.enter(
+                request.model, attempt, submission.wait_s, submission.check, may_exist=is_known
+            )
         except QueueFull as full:
-            raise self._full(request.model, f"{full.waiting} requests wait and {full.limit} may") from None
+            raise self._full(request.model, f"{full.waiting} requests wait and {full.cap} may") from None
         except TooManyWaitingError as full:
             raise self._full(request.model, f"{full.limit} more already wait for a place") from None
         except KeyReusedError:
             raise idempotency.reused() from None
-        except (RedisError, KombuError):
+        except RedisError:
             # The client will be told that nothing was accepted; the message may be in the queue all the same.
             # With a key, trying again finds it.
-            if offer.key is None:
+            if submission.key is None:
                 self.abandon(request.id)
             raise
 
     @contextmanager
-    def started(self, offer: Offer) -> Iterator[tuple[Admission, Listener]]:
+    def started(self, submission: Submission) -> Iterator[tuple[Admission, Listener]]:
         """Accept a request and listen to it from its first event. Raises as :meth:`submit` does."""
         if not self.subscriber.wait_ready(READY_S):
             raise store_unavailable()
-        own = offer.request.id
+        own = submission.request.id
         with self.subscriber.mailbox(own) as mailbox:
-            admission = self.submit(offer, is_watched=True)
+            admission = self.submit(submission, is_watched=True)
             if admission.id == own:
                 yield admission, Listener(self._source(mailbox), own)
                 return

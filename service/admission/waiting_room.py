@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from tasks.queue.transport import QueueFull
+from tasks.queue.errors import QueueFull
 
 #: Seconds between two attempts of the first waiter when no word of a free place comes.
 FALLBACK_S = 0.5
@@ -86,7 +86,7 @@ class Places:
     def _refuse_if_full(self, model: str) -> None:
         full, until = self._full.get(model, (None, 0.0))
         if full is not None and self._clock() < until:
-            raise QueueFull(full.waiting, full.limit)
+            raise QueueFull(full.waiting, full.cap)
 
     def _has_line(self, model: str) -> bool:
         with self._changing:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from service.cli.client import ClientError, Sample, chat_body, measure
+from tasks.contract.percentile import percentile
 
 #: Shared by all requests, like a service's own; the users' prompts never repeat.
 SYSTEM_PROMPT = "You are a helpful assistant that answers in plain words."
@@ -95,22 +96,15 @@ def summarize(samples: Sequence[Sample], num_failed: int, client_cpu_s: float) -
         num_tokens=num_tokens,
         wall_s=wall_s,
         tokens_per_second=num_tokens / wall_s,
-        ttft_p50_ms=percentile(ttft, 50) * 1e3,
-        ttft_p95_ms=percentile(ttft, 95) * 1e3,
+        ttft_p50_ms=percentile(ttft, 0.5) * 1e3,
+        ttft_p95_ms=percentile(ttft, 0.95) * 1e3,
         itl_mean_ms=statistics.fmean(itl or [0.0]) * 1e3,
-        itl_p50_ms=percentile(itl, 50) * 1e3,
-        itl_p95_ms=percentile(itl, 95) * 1e3,
-        e2e_p50_ms=percentile(e2e, 50) * 1e3,
-        e2e_p95_ms=percentile(e2e, 95) * 1e3,
+        itl_p50_ms=percentile(itl, 0.5) * 1e3,
+        itl_p95_ms=percentile(itl, 0.95) * 1e3,
+        e2e_p50_ms=percentile(e2e, 0.5) * 1e3,
+        e2e_p95_ms=percentile(e2e, 0.95) * 1e3,
         client_cpu_s=client_cpu_s,
     )
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """The ``percent``-th percentile, interpolated; 0 of nothing."""
-    if len(values) < 2:
-        return values[0] if values else 0.0
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 class _Run:

@@ -9,8 +9,9 @@ from contextlib import suppress
 import click
 
 from service.cli.client import ClientError
-from service.cli.snapshot import History, Snapshot, fetch
+from service.cli.snapshot import History, fetch
 from service.cli.terminal import console
+from tasks.contract.status import Status
 
 #: Lines of everything but the recent requests and the children.
 OTHER_LINES = 12
@@ -36,34 +37,34 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
         _watch(first, _following(url, api_key, interval))
 
 
-def _print(snapshot: Snapshot) -> None:
+def _print(status: Status) -> None:
     from service.cli.top_view import view
 
     shown, history = console(), History()
-    history.add(snapshot)
-    shown.print(view(snapshot, history, (shown.width, ONCE_ROWS)))
+    history.add(status)
+    shown.print(view(status, history, (shown.width, ONCE_ROWS)))
 
 
-def _watch(snapshot: Snapshot, following: Iterator[Snapshot | ClientError]) -> None:
+def _watch(status: Status, following: Iterator[Status | ClientError]) -> None:
     from rich.live import Live
 
     from service.cli.top_view import view
 
     shown, history = console(), History()
-    history.add(snapshot)
+    history.add(status)
     with Live(console=shown, screen=True, auto_refresh=False) as live:
         problem = None
         while True:
-            size = shown.width, shown.height - OTHER_LINES - len(snapshot.children)
-            live.update(view(snapshot, history, size, problem), refresh=True)
+            size = shown.width, shown.height - OTHER_LINES - len(status.children)
+            live.update(view(status, history, size, problem), refresh=True)
             found = next(following)
             problem = str(found) if isinstance(found, ClientError) else None
-            if isinstance(found, Snapshot):
-                snapshot = found
+            if isinstance(found, Status):
+                status = found
                 history.add(found)
 
 
-def _following(url: str, api_key: str | None, interval_s: float) -> Iterator[Snapshot | ClientError]:
+def _following(url: str, api_key: str | None, interval_s: float) -> Iterator[Status | ClientError]:
     """One look after another, for ever; an error is no end, since services come back."""
     while True:
         time.sleep(interval_s)

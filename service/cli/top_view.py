@@ -8,7 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.snapshot import ChildRow, History, RequestRow, Snapshot, percentile
+from service.cli.snapshot import History, e2e_ms, fresh, other_ms
+from tasks.contract.percentile import percentile
+from tasks.contract.status import Child, FinishedRequest, Status
 
 #: Cells of a time line, at most; of the columns beside it; of those that only fit on a wide terminal.
 BAR = 36
@@ -26,29 +28,36 @@ PHASES = {
 
 
 def view(
-    snapshot: Snapshot, history: History, size: tuple[int, int], problem: str | None = None
+    status: Status, history: History, size: tuple[int, int], problem: str | None = None
 ) -> RenderableType:
     """All of it, in ``size``: cells of a line, recent requests; ``problem``: why there is nothing newer."""
     width, num_rows = size
-    parts: list[RenderableType] = [_figures(snapshot, history), "", _children(snapshot.children), ""]
-    parts += (_legend(), _recent(snapshot.recent[: max(num_rows, 0)], width))
+    parts: list[RenderableType] = [_figures(status, history), "", _children(status.children), ""]
+    parts += (_legend(), _recent(status.recent[: max(num_rows, 0)], width))
     if problem is not None:
         parts.insert(0, Text(f"{problem} Asking again …", style="bold red"))
     return Group(*parts)
 
 
-def _figures(snapshot: Snapshot, history: History) -> Table:
+def _figures(status: Status, history: History) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    fresh = snapshot.fresh
-    slots = sum(child.slots for child in snapshot.children)
-    busy = sum(child.busy for child in snapshot.children)
-    ttft = [each.ttft_ms for each in fresh]
-    table.add_row("waiting", _gauge(snapshot.waiting, snapshot.cap), "tokens a second", _rate(history))
+    answered, totals, models = fresh(status), status.totals, status.models
+    slots = sum(child.slots for child in status.children)
+    busy = sum(child.busy for child in status.children)
+    ttft = [each.ttft_ms for each in answered]
+    table.add_row(
+        "waiting",
+        _gauge(sum(m.waiting for m in models), sum(m.cap for m in models)),
+        "tokens a second",
+        _rate(history),
+    )
     table.add_row("slots busy", _gauge(busy, slots), "first token, p50 · p95", _pair(ttft, ttft))
-    between = [each.itl_ms for each in fresh], [each.itl_p95_ms for each in fresh]
-    table.add_row("running", str(snapshot.running), "between tokens, p50 · p95", _pair(*between))
-    counts = f"{snapshot.num_finished} · {snapshot.num_tokens} tokens"
-    table.add_row("refused", str(snapshot.num_refused), "finished", counts)
+    between = [each.itl_ms for each in answered], [each.itl_p95_ms for each in answered]
+    table.add_row(
+        "running", str(sum(model.running for model in models)), "between tokens, p50 · p95", _pair(*between)
+    )
+    counts = f"{sum(totals.requests.values())} · {totals.generated_tokens} tokens"
+    table.add_row("refused", str(sum(totals.refused.values())), "finished", counts)
     return table
 
 
@@ -72,7 +81,8 @@ def sparkline(values: list[float]) -> str:
 
 
 def _pair(middle: list[float], high: list[float]) -> str:
-    return f"{duration(percentile(middle, 0.5))} · {duration(percentile(high, 0.95))}"
+    found = percentile(filter(None, middle), 0.5), percentile(filter(None, high), 0.95)
+    return " · ".join(duration(each or None) for each in found)
 
 
 def duration(ms: float | None) -> str:
@@ -82,7 +92,7 @@ def duration(ms: float | None) -> str:
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
-def _children(children: tuple[ChildRow, ...]) -> RenderableType:
+def _children(children: tuple[Child, ...]) -> RenderableType:
     if not children:
         return Text("No worker holds a model. Requests wait until one comes.", style="yellow")
     table = Table("worker/child", "model", "slots", box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -98,7 +108,7 @@ def _legend() -> Text:
     )
 
 
-def _recent(rows: tuple[RequestRow, ...], width: int) -> Table:
+def _recent(rows: tuple[FinishedRequest, ...], width: int) -> Table:
     is_wide = width >= BESIDE + EXTRA + BAR
     cells = min(BAR, max(8, width - BESIDE))
     names = ["request", "state", "tokens", "time line", "first token", "in all"]
@@ -106,30 +116,30 @@ def _recent(rows: tuple[RequestRow, ...], width: int) -> Table:
     for name in names + ["attempts", "finished"] * is_wide:
         is_text = name in ("request", "state", "time line")
         table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
-    longest = max((row.e2e_ms for row in rows), default=1.0)
+    longest = max(map(e2e_ms, rows), default=1.0)
     for row in rows:
         table.add_row(*_shown(row, timeline(row, longest, cells))[: len(table.columns)])
     return table
 
 
-def _shown(row: RequestRow, line: Text) -> list[RenderableType]:
+def _shown(row: FinishedRequest, line: Text) -> list[RenderableType]:
     return [
         row.id[-8:],
         Text(row.state, style="" if row.state == "succeeded" else "red"),
-        str(row.num_tokens),
+        str(row.generated_tokens),
         line,
         duration(row.ttft_ms or None),
-        duration(row.e2e_ms),
+        duration(e2e_ms(row)),
         str(row.attempts),
         time.strftime("%H:%M:%S", time.localtime(row.finished)),
     ]
 
 
-def timeline(row: RequestRow, longest_ms: float, most: int = BAR) -> Text:
+def timeline(row: FinishedRequest, longest_ms: float, most: int = BAR) -> Text:
     """What a request's time went into; one that took ``longest_ms`` has ``most`` cells."""
     scale, spent, cells, line = most / longest_ms, 0.0, 0, Text()
     for phase, (block, colour) in PHASES.items():
-        spent += getattr(row, f"{phase}_ms")
+        spent += other_ms(row) if phase == "other" else getattr(row, f"{phase}_ms")
         until = round(spent * scale)
         line.append(block * (until - cells), colour)
         cells = max(cells, until)

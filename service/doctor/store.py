@@ -43,7 +43,7 @@ def look_at_store(url: str) -> Iterator[Finding]:
     """The one at ``url``."""
     shown = url.rpartition("@")[2]
     try:
-        with connect(url, socket_timeout=2, socket_connect_timeout=2) as client:
+        with connect(url) as client:
             info = cast("dict[str, Any]", client.info())
             yield _version(info, shown)
             yield _role(info)

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from service.errors import ApiError, bad_request
-from tasks.store.requests import Key
+from tasks.queue.submit import Key
 
 #: Characters of a key at most.
 MAX_CHARS = 255

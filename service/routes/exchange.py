@@ -16,7 +16,7 @@ from service.intake.json_body import parse_object
 from service.intake.prefer import Prefer
 from service.streaming.client_gone import checker
 from service.streaming.direct_send import Wire
-from tasks.store.requests import Admission, Key
+from tasks.queue.submit import Admission, Key
 
 
 def key(body: dict[str, Any]) -> Key | None:

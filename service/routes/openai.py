@@ -9,7 +9,7 @@ from typing import cast
 
 from flask import Blueprint, Response, jsonify
 
-from service.admission.jobs import Offer
+from service.admission.jobs import Submission
 from service.errors import shutting_down
 from service.intake.prefer import Prefer
 from service.intake.schemas import ChatBody, CompletionBody, GenerateBody, Limits, to_request, validate
@@ -21,7 +21,7 @@ from service.streaming.client_gone import ClientGoneError
 from service.streaming.listener import Listener
 from service.telemetry import request_log
 from tasks.contract.messages import GenerateRequest
-from tasks.store.requests import Admission
+from tasks.queue.submit import Admission
 
 
 def blueprint(runtime: Runtime) -> Blueprint:
@@ -55,9 +55,9 @@ class Completions:
         body = validate(kind, raw)
         request = self._request(body, f"{prefix}-{uuid.uuid4().hex}")
         request_log.present().accept(request, with_prompt=self._settings.log_prompts)
-        offer = Offer(request, prefer.wait_s or 0, exchange.client_check(), exchange.key(raw))
+        submission = Submission(request, prefer.wait_s or 0, exchange.client_check(), exchange.key(raw))
         try:
-            return exchange.applied(self._respond(body, offer, prefer), prefer)
+            return exchange.applied(self._respond(body, submission, prefer), prefer)
         except ClientGoneError:
             raise exchange.client_closed() from None
 
@@ -67,58 +67,58 @@ class Completions:
         limits = Limits(n_ctx, self._settings.n_predict, self._settings.request_timeout)
         return to_request(body, request_id, model, limits)
 
-    def _respond(self, body: GenerateBody, offer: Offer, prefer: Prefer) -> Response:
+    def _respond(self, body: GenerateBody, submission: Submission, prefer: Prefer) -> Response:
         if prefer.is_async:
-            return self._later(offer)
+            return self._later(submission)
         if not body.stream:
-            return self._whole(offer)
+            return self._whole(submission)
         options = body.stream_options
-        return self._stream(offer, with_usage=options is not None and bool(options.include_usage))
+        return self._stream(submission, with_usage=options is not None and bool(options.include_usage))
 
-    def _later(self, offer: Offer) -> Response:
-        admission = self._jobs.submit(offer)
+    def _later(self, submission: Submission) -> Response:
+        admission = self._jobs.submit(submission)
         request_log.present().name(admission.id)
         status = admission.state.value
         answer = {"id": admission.id, "object": "inference.request", "status": status}
-        response = jsonify(answer | {"model": offer.request.model})
+        response = jsonify(answer | {"model": submission.request.model})
         response.status_code = 202
         request_log.present().outcome = status
         response.headers["Location"] = f"/v1/requests/{admission.id}"
         return exchange.told(response, admission)
 
-    def _whole(self, offer: Offer) -> Response:
-        with self._jobs.started(offer) as (admission, listener):
+    def _whole(self, submission: Submission) -> Response:
+        with self._jobs.started(submission) as (admission, listener):
             request_log.present().follow(listener)
             try:
-                events = list(listener.until_over(offer.check))
+                events = list(listener.until_over(submission.check))
             except ClientGoneError:
-                self._leave(offer, listener)
+                self._leave(submission, listener)
                 raise
-        return exchange.told(jsonify(_answer(offer, admission).whole(events)), admission)
+        return exchange.told(jsonify(_answer(submission, admission).whole(events)), admission)
 
-    def _stream(self, offer: Offer, *, with_usage: bool) -> Response:
+    def _stream(self, submission: Submission, *, with_usage: bool) -> Response:
         with ExitStack() as stack:
-            admission, listener = stack.enter_context(self._jobs.started(offer))
+            admission, listener = stack.enter_context(self._jobs.started(submission))
             request_log.present().follow(listener)
-            answer = replace(_answer(offer, admission), with_usage=with_usage)
+            answer = replace(_answer(submission, admission), with_usage=with_usage)
             heartbeat_s, wire = self._settings.heartbeat, exchange.wire()
-            stream = sse.EventStream(answer, listener, offer.check, heartbeat_s, wire=wire)
-            stack.callback(self._leave_stream, offer, stream, listener)
+            stream = sse.EventStream(answer, listener, submission.check, heartbeat_s, wire=wire)
+            stack.callback(self._leave_stream, submission, stream, listener)
             stream.wait_first(self._settings.first_event_timeout)
             response = Response(cast("list[bytes]", stream), headers=sse.HEADERS)
             response.call_on_close(stack.pop_all().close)
             return exchange.told(response, admission)
 
-    def _leave_stream(self, offer: Offer, stream: sse.EventStream, listener: Listener) -> None:
+    def _leave_stream(self, submission: Submission, stream: sse.EventStream, listener: Listener) -> None:
         # What was cut by this process's end, another may take up.
         if not (listener.is_over or stream.is_complete or self._runtime.draining.is_set()):
-            self._leave(offer, listener)
+            self._leave(submission, listener)
 
-    def _leave(self, offer: Offer, listener: Listener) -> None:
+    def _leave(self, submission: Submission, listener: Listener) -> None:
         """Cancel what nobody reads any more, unless its client has a key to come back with."""
-        if offer.key is None:
+        if submission.key is None:
             self._jobs.abandon(listener.request_id)
 
 
-def _answer(offer: Offer, admission: Admission) -> Answer:
-    return Answer.to(replace(offer.request, id=admission.id), admission.created)
+def _answer(submission: Submission, admission: Admission) -> Answer:
+    return Answer.to(replace(submission.request, id=admission.id), admission.created)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from service.intake.schemas import ChatBody, CompletionBody
-from service.routes.status_schema import STATUS
+from tasks.contract.status import Status
 
 _REF = "#/components/schemas/{model}"
 
 
 def document() -> dict[str, Any]:
     """The whole description."""
-    _, definitions = models_json_schema(
-        [(ChatBody, "validation"), (CompletionBody, "validation")], ref_template=_REF
-    )
+    bodies = [(ChatBody, "validation"), (CompletionBody, "validation")]
+    _, definitions = models_json_schema(bodies, ref_template=_REF)  # type: ignore[arg-type]
+    status = TypeAdapter(Status).json_schema(mode="serialization", ref_template=_REF)
+    kinds = status.pop("$defs")
     return {
         "openapi": "3.1.0",
         "info": {"title": "Concurrent Inference Server", "version": _version()},
@@ -47,7 +49,13 @@ def document() -> dict[str, Any]:
         },
         "security": [{}, {"key": []}],  # a key only where the server has some
         "components": {
-            "schemas": {**definitions["$defs"], "Request": _REQUEST, "Status": STATUS, "Error": _ERROR},
+            "schemas": {
+                **definitions["$defs"],
+                **kinds,
+                "Request": _REQUEST,
+                "Status": status,
+                "Error": _ERROR,
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -60,7 +60,7 @@ def answers(url: str) -> Callable[[], bool]:
         from tasks.store.connect import connect
 
         try:
-            with connect(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            with connect(url) as client:
                 return bool(client.ping())
         except RedisError:
             return False

@@ -15,7 +15,7 @@ def words_of(url: str, name: str) -> Callable[[float], str]:
         from tasks.store.last_words import read as read_all
 
         try:
-            with connect(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            with connect(url) as client:
                 found = [words for words in read_all(client) if words.worker.startswith(f"{name}@")]
         except RedisError:
             return ""

@@ -20,7 +20,8 @@ from redis.exceptions import RedisError
 from service.errors import ApiError
 from service.telemetry.histogram import BulkHistogram
 from tasks.contract.messages import Outcome, State, Timings
-from tasks.store.registry import Child, Registry
+from tasks.contract.status import Child
+from tasks.store.registry import Registry
 from tasks.store.requests import RequestStore
 from tasks.telemetry import metric_names as names
 from tasks.telemetry.metric_names import Metric as Named

@@ -6,10 +6,9 @@ This is imported only where traces are wanted.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from celery import signals
-from opentelemetry import context, propagate
+from opentelemetry import context
 from opentelemetry.instrumentation.flask import FlaskInstrumentor
 from opentelemetry.instrumentation.redis import RedisInstrumentor
 
@@ -26,23 +25,15 @@ if TYPE_CHECKING:
 
 
 def instrument(app: Flask, settings: ApiSettings) -> None:
-    """Trace ``app`` and what it asks of Redis, and send the trace's context along with each message."""
+    """Trace ``app`` and what it asks of Redis."""
     provider = make_provider(settings, "inference-api", closes_itself=False)
     probes = ",".join(f"^https?://[^/]+{path}" for path in PROBED)
     FlaskInstrumentor().instrument_app(  # type: ignore[no-untyped-call]
         app, tracer_provider=provider, excluded_urls=probes, enable_commenter=False
     )
     RedisInstrumentor().instrument(tracer_provider=provider)
-    # Not Celery's instrumentation: its span of a publish never ends when the queue is full, and stays in
-    # memory as the parent of all that follows on the connection.
-    signals.before_task_publish.connect(_send_along, weak=False)
     app.extensions[EXTENSION] = provider
     _trace_answers(app, provider.get_tracer(__name__))
-
-
-def _send_along(headers: dict[str, Any] | None = None, **_: Any) -> None:
-    if headers is not None:
-        propagate.inject(headers)
 
 
 def _trace_answers(app: Flask, tracer: Tracer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tasks.telemetry.tracing import is_wanted
@@ -22,6 +23,15 @@ def instrument(app: Flask, settings: ApiSettings) -> None:
         from service.telemetry import spans
 
         spans.instrument(app, settings)
+
+
+def message_headers(settings: ApiSettings) -> Callable[[dict[str, str]], None]:
+    """What adds the present trace's context to a message's headers; nothing where there are no traces."""
+    if not is_wanted(settings):
+        return lambda _headers: None
+    from opentelemetry import propagate
+
+    return propagate.inject
 
 
 def close(app: Flask | None) -> None:

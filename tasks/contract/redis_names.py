@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 PREFIX = "inference:"
+#: kombu's lists of one queue: the plain name, then the name, this separator and the priority.
+PRIORITY_LISTS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 
 #: Ids of running requests by claim time (sorted set).
 RUNNING = PREFIX + "running"

@@ -15,8 +15,8 @@ from tasks.contract.messages import ErrorCode, Failure, FinishReason
 from tasks.engine.costs.governor import Governor
 from tasks.engine.costs.table import CostTable
 from tasks.engine.costs.threads import Threads
+from tasks.engine.llama.context import CacheFullError, Context, DecodeError, Row
 from tasks.engine.llama.first_batch import compute_first_batch
-from tasks.engine.llama.model import CacheFullError, Context, DecodeError, Row
 from tasks.engine.load import Load
 from tasks.engine.observer import Observer
 from tasks.engine.residents import Residents

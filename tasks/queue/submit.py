@@ -1,44 +1,71 @@
-"""The API's way into the queue: publish below the cap, or be told that it is full."""
+"""The API's way into the queue: one script accepts a request below the cap, or says that it is full."""
 
 from __future__ import annotations
 
 import math
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, cast
 
-from celery import Celery
+from tasks.contract import redis_names
+from tasks.contract.celery_message import celery_message
+from tasks.contract.messages import GenerateRequest, Priority, State, queue_name
+from tasks.contract.redis_names import PRIORITY_LISTS
+from tasks.queue.errors import QueueFull
+from tasks.store.requests import RequestStore, script_source
 
-from tasks.contract import versions
-from tasks.contract.messages import TASK_NAME, GenerateRequest, queue_name
-from tasks.contract.prefixes import HEADER, prefixes
-from tasks.queue.transport import SUBMISSION, QueueFull
-from tasks.store.requests import Admission, Key, RequestStore, Submission
-
-__all__ = ["QueueFull", "RequestQueue"]
-
-#: kombu's lists of one queue: the plain name, then the name, this separator and the priority.
-PRIORITY_LISTS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
-#: Seconds that a publish waits for a free connection.
-ACQUIRE_TIMEOUT_S = 5.0
+#: Which of a queue's lists a request goes to, counted from 1 as in Lua.
+_LIST_OF = {Priority.INTERACTIVE: 1, Priority.BATCH: 4}
 #: Seconds to wait, at most, that a refused client is told.
 MAX_RETRY_AFTER_S = 300
 #: Seconds for which a measured drain rate is good enough.
 INTERVAL_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An ``Idempotency-Key``: what it is kept under, and a fingerprint of what was asked with it."""
+
+    digest: str
+    fingerprint: str
+
+
+class KeyReusedError(Exception):
+    """An ``Idempotency-Key`` already stands for another request than the one it came with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The record that stands for a request that was submitted; it ``is_new`` unless it was there before.
+
+    ``created``: Redis's clock in Unix seconds.
+    """
+
+    id: str
+    is_new: bool
+    state: State
+    created: float
+
+
 class RequestQueue:
     """The waiting requests of every model.
 
     Args:
-        app: built by :func:`tasks.celery.create_app`.
         store: where the requests' records are.
-        limit: requests of a model that may wait; the app's ``queue_limit``.
+        cap: requests of a model that may wait.
+        add_headers: adds to the headers of a message, for example the context of a trace.
     """
 
-    def __init__(self, app: Celery, store: RequestStore, limit: int) -> None:
-        self._app = app
-        self._store = store
-        self.limit = limit
+    def __init__(
+        self,
+        store: RequestStore,
+        cap: int,
+        add_headers: Callable[[dict[str, str]], None] = lambda _headers: None,
+    ) -> None:
+        self._store, self._cap, self._add_headers = store, cap, add_headers
+        self._submit = store.redis.register_script(script_source("submit"))
         #: Seconds between claims of each model, and until when that counts (monotonic seconds).
         self._intervals: dict[str, tuple[float, float]] = {}
 
@@ -56,20 +83,26 @@ class RequestQueue:
         Raises:
             QueueFull: nothing was queued and nothing is kept.
             KeyReusedError: the key stands for another request.
-            kombu.exceptions.OperationalError: Redis did not answer in a few seconds; the request may have
-                been queued all the same, so submit it again under the same id.
-            redis.RedisError: likewise.
-            kombu.exceptions.LimitExceeded: no connection was free for :data:`ACQUIRE_TIMEOUT_S` seconds.
+            redis.RedisError: Redis did not answer; the request may have been queued all the same, so submit
+                it again under the same id.
         """
-        submission = Submission(request, watch, queue_timeout_s, key)
-        self._publish(submission)
-        return submission.admission()
+        headers: dict[str, str] = {}
+        self._add_headers(headers)
+        tag = str(uuid.uuid4())
+        limit = "" if request.timeout_s is None else request.timeout_s
+        name, fingerprint = ("", "") if key is None else (redis_names.named(key.digest), key.fingerprint)
+        args: list[Any] = [
+            *(self._cap, _LIST_OF[request.priority], celery_message(request, tag, headers), tag),
+            *(request.id, request.to_json(), request.model, watch, queue_timeout_s, limit),
+            *(name, fingerprint, request.version),
+        ]
+        return self._admission(self._submit(keys=_lists(request.model), args=args))
 
     def waiting(self, model: str) -> int:
         """Requests of a model that wait for a slot."""
         with self._store.redis.pipeline(transaction=False) as pipe:
-            for suffix in PRIORITY_LISTS:
-                pipe.llen(queue_name(model) + suffix)
+            for name in _lists(model):
+                pipe.llen(name)
             return sum(cast("list[int]", pipe.execute()))
 
     def retry_after_s(self, model: str) -> int:
@@ -80,38 +113,15 @@ class RequestQueue:
             self._intervals[model] = interval, now + INTERVAL_S
         return max(1, min(MAX_RETRY_AFTER_S, math.ceil(interval)))
 
-    def _publish(self, submission: Submission) -> None:
-        refusal = None
-        with self._app.producer_pool.acquire(block=True, timeout=ACQUIRE_TIMEOUT_S) as producer:
-            try:
-                self._send(submission, producer)
-            except QueueFull as full:
-                # Kept from leaving the block, which would close a connection that has no fault.
-                refusal = full
-        if refusal is not None:
-            raise refusal
-
-    def _send(self, submission: Submission, producer: Any) -> None:
-        request = submission.request
-        self._app.send_task(
-            TASK_NAME,
-            args=[request.id],
-            task_id=request.id,
-            queue=queue_name(request.model),
-            declare=[],  # the queue is a list of this name; there is nothing to declare
-            priority=request.priority.celery,
-            ignore_result=True,
-            # Celery's own would build a result backend anew in each greenlet, for a millisecond.
-            result_cls=_NoResult,
-            headers={HEADER: prefixes(request), versions.FIELD: request.version, SUBMISSION: submission},
-            producer=producer,
-        )
+    def _admission(self, reply: Any) -> Admission:
+        match reply:
+            case []:
+                raise KeyReusedError
+            case [refused]:
+                raise QueueFull(-refused - 1, self._cap)
+        found, is_new, state, created = reply
+        return Admission(found.decode(), bool(is_new), State(state.decode()), float(created))
 
 
-class _NoResult:
-    """What Celery returns of a task whose result is elsewhere."""
-
-    ignored: bool
-
-    def __init__(self, task_id: str) -> None:
-        self.id = task_id
+def _lists(model: str) -> list[str]:
+    return [queue_name(model) + suffix for suffix in PRIORITY_LISTS]

@@ -2,10 +2,9 @@
 
 What it changes, for queues named ``inference.*`` only where a queue is concerned:
 
-- a push is refused atomically above ``queue_limit`` (:class:`QueueFull`), and writes the request's record in
-  the same step, once per request;
+- a push is refused atomically above ``queue_limit`` (:class:`~tasks.queue.errors.QueueFull`);
 - a message is taken and leased to its worker in one step, by Redis's clock, and runs elsewhere soon after
-  the worker's death (``visibility_timeout`` is the lease; :mod:`tasks.worker.drain` renews it);
+  the worker's death (``visibility_timeout`` is the lease; :mod:`tasks.worker.lease_renewal` renews it);
 - a message of a newer format than this code knows stays in its place, for a worker that knows it;
 - a dropped connection puts nothing back, since the children still run it;
 - what is put back goes to the head of the line, with a new delivery tag, so that a worker which lost its
@@ -34,8 +33,9 @@ from redis.sentinel import Sentinel
 from tasks.contract import versions
 from tasks.contract.redis_names import PREFIX
 from tasks.contract.tolerant import warn_once
-from tasks.queue.leases import QoS, request_id, tag_of
-from tasks.store.requests import Submission, script_source
+from tasks.queue.errors import QueueFull
+from tasks.queue.leases import QoS, request_id
+from tasks.store.requests import script_source
 
 if TYPE_CHECKING:
     from redis.commands.core import Script
@@ -46,8 +46,6 @@ QUEUE_PREFIX = "inference."
 BELL_PREFIX = PREFIX + "bell:"
 #: Pauses in seconds between attempts to connect again.
 RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
-#: Message header, never sent, of what a message is to be pushed with: a ``Submission``.
-SUBMISSION = "submission"
 
 TRANSPORT_ALIASES.update(
     {
@@ -56,22 +54,6 @@ TRANSPORT_ALIASES.update(
         "inference-sentinel": "tasks.queue.transport:SentinelTransport",
     }
 )
-
-
-class QueueFull(Exception):  # noqa: N818 - the name that the standard library uses for this
-    """The queue holds as many waiting requests as it may; try again later.
-
-    Deliberately no ``OSError``: those are retried by the publisher.
-
-    Attributes:
-        waiting: requests waiting when it was refused.
-        limit: requests that may wait.
-    """
-
-    def __init__(self, waiting: int, limit: int) -> None:
-        super().__init__(f"The queue is full: {waiting} requests wait and {limit} may; retry later.")
-        self.waiting = waiting
-        self.limit = limit
 
 
 class Connection(kombu.Connection):  # type: ignore[misc]
@@ -89,13 +71,8 @@ class Scripts:
         self._client = client
 
     @cached_property
-    def submit(self) -> Script:
-        """Accept a request below the cap."""
-        return self._script("submit")
-
-    @cached_property
     def push(self) -> Script:
-        """Push another message below the cap."""
+        """Push a message below the cap."""
         return self._script("push")
 
     @cached_property
@@ -182,21 +159,12 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             super()._put(queue, message, **kwargs)
 
     def _push(self, queue: str, message: dict[str, Any]) -> None:
-        headers = dict(message.get("headers", {}))
-        submission: Submission | None = headers.pop(SUBMISSION, None)
-        message = {**message, "headers": headers}
-        lists, limit = self._lists(queue), self.queue_limit or 0
+        """A message of another publisher than :mod:`tasks.queue.submit`."""
         step = self.priority_steps.index(self.priority(self._get_message_priority(message))) + 1
-        if submission is None:
-            limit = limit if request_id(message) else 0
-            reply = cast("int", self.scripts.push(keys=lists, args=[limit, step, dumps(message)]))
-            waiting = -reply - 1 if reply < 0 else None
-        else:
-            args = [limit, step, dumps(message), tag_of(message), *submission.args()]
-            submission.reply = cast("list[Any]", self.scripts.submit(keys=lists, args=args))
-            waiting = submission.num_waiting
-        if waiting is not None:
-            raise QueueFull(waiting, limit)
+        cap = (self.queue_limit or 0) if request_id(message) else 0
+        reply = cast("int", self.scripts.push(keys=self._lists(queue), args=[cap, step, dumps(message)]))
+        if reply < 0:
+            raise QueueFull(-reply - 1, cap)
 
     def _lists(self, queue: str) -> list[str]:
         return [self._q_for_pri(queue, step) for step in self.priority_steps]

@@ -9,6 +9,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from redis import BlockingConnectionPool, Redis
 from redis.sentinel import Sentinel
 
+#: Seconds until a command that Redis doesn't answer is given up, and an attempt to connect to it.
+COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S = 3.0, 2.0
+#: The same as redis-py's options, which kombu takes, too.
+TIMEOUTS: dict[str, Any] = {
+    "socket_timeout": COMMAND_TIMEOUT_S,
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    "socket_keepalive": True,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Broker:
@@ -37,8 +46,9 @@ def connect(redis_url: str, max_connections: int = 32, free_timeout_s: float = 2
         redis_url: ``redis://``, ``rediss://`` or ``sentinel://``, as in the settings.
         max_connections: commands under way at the same time; Sentinel's pool doesn't bound them.
         free_timeout_s: how long a command waits for a free connection.
-        options: redis-py's, for example ``socket_timeout`` in seconds.
+        options: redis-py's, in place of :data:`TIMEOUTS` and its defaults.
     """
+    options = TIMEOUTS | options
     if _scheme(redis_url) == "sentinel":
         return _SentinelPlace.parse(redis_url).connect(**options)
     bounds = {"max_connections": max_connections, "timeout": free_timeout_s}

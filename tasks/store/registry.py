@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tasks.contract import redis_names, versions
+from tasks.contract.status import Child
 from tasks.contract.tolerant import read_or_warn
 from tasks.store.requests import script_source
 
@@ -24,27 +25,6 @@ TTL_S = 7
 #: All that the last release can read of a child: one field more, and its APIs answer 503. They read a key of
 #: their own, which goes when the last release drops what it doesn't know, as this one does.
 LAST_RELEASE_FIELDS = ("id", "worker", "pid", "model", "n_ctx", "slots", "busy", "work", "index")
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """One worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them used.
-
-    ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``index`` is the child's number, which a dead
-    one leaves to its replacement, and ``work`` counts what the engines of all that had it have done, see
-    :class:`tasks.engine.observer.WorkCounter`. ``kernels`` says which of llama.cpp's compute.
-    """
-
-    id: str
-    worker: str
-    pid: int
-    model: str
-    n_ctx: int
-    slots: int
-    busy: int = 0
-    work: dict[str, int] = field(default_factory=dict)
-    index: int = 0
-    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)

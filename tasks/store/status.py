@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tasks.contract import redis_names, versions
-from tasks.contract.messages import End, State
+from tasks.contract.messages import End, State, Timings, Usage
+from tasks.contract.redis_names import PRIORITY_LISTS
+from tasks.contract.status import FinishedRequest, ModelStatus, Status, Totals
 from tasks.contract.tolerant import read_or_warn
-from tasks.queue.submit import PRIORITY_LISTS
-from tasks.store.registry import Child, ServedModel, read_children, read_model
+from tasks.store.registry import read_children, read_model
 from tasks.store.requests import script_source
 
 if TYPE_CHECKING:
@@ -22,34 +23,8 @@ _GENERATED = "generated_tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelLoad:
-    """A model's requests: those that wait, and those that are being generated."""
-
-    model: ServedModel
-    waiting: int
-    running: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChildLoad:
-    """A child, and how many requests it generates just now."""
-
-    child: Child
-    busy: int
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counts since the store began: finished requests by state, refused ones by reason, tokens generated."""
-
-    requests: Mapping[State, int]
-    refused: Mapping[str, int]
-    generated_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that is over. Times are Redis's clock in Unix seconds; ``child`` generated it last."""
+    """A request that is over, as its last script kept it (``remember`` in ``common.lua``)."""
 
     id: str
     model: str
@@ -58,22 +33,35 @@ class Finished:
     finished: float
     end: End
 
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """All of it at ``time``, Redis's clock in Unix seconds; ``recent`` has the newest first."""
-
-    time: float
-    models: tuple[ModelLoad, ...]
-    children: tuple[ChildLoad, ...]
-    totals: Totals
-    recent: tuple[Finished, ...]
+    def told(self) -> FinishedRequest:
+        """Everything but texts: neither the prompt's nor an error's, which may quote it."""
+        usage, timings = self.end.usage or Usage(0, 0), self.end.timings or Timings()
+        return FinishedRequest(
+            id=self.id,
+            model=self.model,
+            state=self.end.state,
+            error=None if self.end.error is None else self.end.error.code.value,
+            child=self.child,
+            attempts=timings.attempts if self.child is not None else 0,
+            created=self.created,
+            finished=self.finished,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=timings.cache_n,
+            generated_tokens=usage.completion_tokens,
+            queue_ms=timings.queue_ms,
+            prefill_ms=timings.prompt_ms,
+            decode_ms=timings.predicted_ms,
+            ttft_ms=timings.ttft_ms,
+            itl_ms=timings.itl_ms,
+            itl_p95_ms=timings.itl_p95_ms,
+        )
 
 
 class StatusReader:
-    """Reads a :class:`Status` in one round trip."""
+    """Reads a :class:`Status` in one round trip; ``cap`` requests of a model may wait."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, cap: int) -> None:
+        self._cap = cap
         self._status = redis.register_script(script_source("status"))
 
     def read(self) -> Status:
@@ -83,14 +71,18 @@ class StatusReader:
         by_model = Counter(_text(model) for model, _ in running)
         by_child = Counter(_text(child) for _, child in running)
         served = zip(map(read_model, models[1::2]), waiting, strict=True)
-        loads = [ModelLoad(model, num, by_model[model.name]) for model, num in served if model]
+        known = [
+            ModelStatus(model.name, model.n_ctx, num, self._cap, by_model[model.name])
+            for model, num in served
+            if model
+        ]
         ended = (read_or_warn(Finished, raw, "finished request", versions.EVENT) for raw in recent)
         return Status(
             time=float(time),
-            models=tuple(sorted(loads, key=lambda load: load.model.name)),
-            children=tuple(ChildLoad(child, by_child[child.id]) for child in read_children(children)),
+            models=tuple(sorted(known, key=lambda model: model.id)),
+            children=tuple(replace(child, busy=by_child[child.id]) for child in read_children(children)),
             totals=_totals(zip(totals[::2], totals[1::2], strict=True)),
-            recent=tuple(request for request in ended if request),
+            recent=tuple(request.told() for request in ended if request),
         )
 
 
@@ -127,5 +119,5 @@ def _text(raw: bytes | None) -> str:
 def _totals(pairs: Iterable[tuple[bytes, bytes]]) -> Totals:
     counts = {name.decode(): int(count) for name, count in pairs}
     refused = {k.removeprefix(_REFUSED): n for k, n in counts.items() if k.startswith(_REFUSED)}
-    requests = {state: counts[state] for state in State if state in counts}
+    requests = {state.value: counts[state] for state in State if state in counts}
     return Totals(requests, refused, counts.get(_GENERATED, 0))

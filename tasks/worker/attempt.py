@@ -1,4 +1,4 @@
-"""One run of one request in a child: what it was claimed with, and the account at its end."""
+"""One attempt at a request in a child: what it was claimed with, and the account at its end."""
 
 from __future__ import annotations
 
@@ -6,23 +6,39 @@ from dataclasses import dataclass, field
 from threading import Event as Flag
 from time import monotonic
 
-from tasks.contract.messages import End, Failure, State, Timings, Usage
+from tasks.contract.messages import End, Failure, GenerateRequest, State, Timings, Usage
+from tasks.contract.percentile import percentile
 from tasks.engine.sequence import Ending
-from tasks.store.requests import Claim
 
 
-@dataclass(slots=True)
-class Run:
-    """A claimed request on its way through the engine.
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """A claimed request on its way through the engine: this child's, until a later attempt takes it.
 
-    ``seq`` is the last event's number. ``proven`` is set once the run has delivered something, or is over;
-    ``over`` when nothing more is to be delivered, because of the end or, ``is_handed_back``, to be
-    continued elsewhere. ``end`` is the request's, if this run came to it,
-    and ``ending`` the engine's account.
+    Attributes:
+        request: what was asked.
+        number: 1 for the first attempt.
+        fence: a word of this attempt alone.
+        queue_ms: acceptance to the first attempt's claim.
+        age_ms: acceptance to this claim.
+        first_ms: acceptance to the first token, if an earlier attempt delivered it.
+        first_seq: number of the last event before this attempt.
+        seq: number of the last event.
+        proven: set once it has delivered something, or is over.
+        over: set when nothing more is to be delivered, because of the end or, ``is_handed_back``, to be
+            continued elsewhere.
+        end: the request's, if this attempt came to it.
+        ending: the engine's account.
     """
 
-    claim: Claim
-    seq: int
+    request: GenerateRequest
+    number: int
+    fence: str
+    queue_ms: float
+    age_ms: float
+    first_ms: float | None
+    first_seq: int
+    seq: int = field(init=False)
     prompt_tokens: int = 0
     num_delivered: int = 0
     claimed_at: float = field(default_factory=monotonic)
@@ -33,15 +49,18 @@ class Run:
     end: End | None = None
     ending: Ending | None = None
 
+    def __post_init__(self) -> None:
+        self.seq = self.first_seq
+
     @property
     def id(self) -> str:
         """The request's id."""
-        return self.claim.request.id
+        return self.request.id
 
     @property
     def key(self) -> str:
-        """Names this run in the engine; a request may have an older run there that lost its lease."""
-        return f"{self.id}:{self.claim.attempt}:{self.claim.fence}"
+        """Names this attempt in the engine, where an older one, which lost its lease, may still be."""
+        return f"{self.id}:{self.number}:{self.fence}"
 
     def stop(self, *, is_handed_back: bool = False) -> None:
         """Nothing more is to be delivered."""
@@ -52,17 +71,17 @@ class Run:
     @property
     def is_stream(self) -> bool:
         """Whether somebody waits for each token."""
-        return self.claim.request.stream
+        return self.request.stream
 
     @property
     def deadline(self) -> float | None:
         """When the request's time limit ends, on this process's monotonic clock in seconds."""
-        limit = self.claim.request.timeout_s
-        return None if limit is None else self.claimed_at - self.claim.age_ms / 1e3 + limit
+        limit = self.request.timeout_s
+        return None if limit is None else self.claimed_at - self.age_ms / 1e3 + limit
 
     def failed(self, failure: Failure) -> End:
         """The end of a request that could not be generated."""
-        timings = Timings(queue_ms=self.claim.queue_ms, attempts=self.claim.attempt)
+        timings = Timings(queue_ms=self.queue_ms, attempts=self.number)
         usage = Usage(self.prompt_tokens, self.num_delivered)
         return End(State.FAILED, usage=usage, timings=timings, error=failure)
 
@@ -86,21 +105,16 @@ class Run:
             predicted_n=self.num_delivered + ending.predicted_n,
             predicted_ms=round(predicted_ms, 3),
             predicted_per_second=round(len(gaps) / predicted_ms * 1e3, 3) if predicted_ms else 0.0,
-            queue_ms=self.claim.queue_ms,
+            queue_ms=self.queue_ms,
             ttft_ms=round(self._ttft_ms(ending), 3),
             itl_ms=round(predicted_ms / len(gaps), 3) if gaps else 0.0,
-            itl_p95_ms=round(_percentile(gaps, 0.95), 3),
-            attempts=self.claim.attempt,
+            itl_p95_ms=round(percentile(gaps, 0.95), 3),
+            attempts=self.number,
         )
 
     def _ttft_ms(self, ending: Ending) -> float:
-        if self.claim.first_ms is not None:
-            return self.claim.first_ms
+        if self.first_ms is not None:
+            return self.first_ms
         if ending.first_ms is None:
             return 0.0
-        return self.claim.age_ms + (self.submitted_at - self.claimed_at) * 1e3 + ending.first_ms
-
-
-def _percentile(values: tuple[float, ...], share: float) -> float:
-    """The nearest-rank percentile; 0 of nothing."""
-    return sorted(values)[int(share * (len(values) - 1) + 0.5)] if values else 0.0
+        return self.age_ms + (self.submitted_at - self.claimed_at) * 1e3 + ending.first_ms

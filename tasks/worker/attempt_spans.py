@@ -21,7 +21,7 @@ from tasks.worker.observers import AttemptObserver, outcome
 
 if TYPE_CHECKING:
     from tasks.settings import BrokerSettings
-    from tasks.worker.attempt import Run
+    from tasks.worker.attempt import Attempt
 
 
 class AttemptSpans(AttemptObserver):
@@ -39,29 +39,29 @@ class AttemptSpans(AttemptObserver):
         RedisInstrumentor().instrument(tracer_provider=provider)
         return cls(provider)
 
-    def on_over(self, run: Run) -> None:
+    def on_over(self, attempt: Attempt) -> None:
         """Make an attempt's spans, now that all times are known."""
         task = trace.get_current_span()
         if not isinstance(task, Span) or not task.is_recording():
             return
         wall = Wall.now()
-        claimed = wall.at(run.claimed_at)
-        if run.claim.attempt == 1:
-            self._span("queue", _before(task), claimed - int(run.claim.queue_ms * 1e6), claimed)
+        claimed = wall.at(attempt.claimed_at)
+        if attempt.number == 1:
+            self._span("queue", _before(task), claimed - int(attempt.queue_ms * 1e6), claimed)
         within = trace.set_span_in_context(task)
         self._span("claim", within, task.start_time or claimed, claimed)
-        self._compute(run, wall, within)
-        _describe(task, run)
+        self._compute(attempt, wall, within)
+        _describe(task, attempt)
 
     def on_close(self) -> None:
         """Send what is left."""
         self._provider.shutdown()
 
-    def _compute(self, run: Run, wall: Wall, within: Context) -> None:
-        ending = run.ending
+    def _compute(self, attempt: Attempt, wall: Wall, within: Context) -> None:
+        ending = attempt.ending
         if ending is None or ending.first_ms is None:
             return
-        first = run.submitted_at + ending.first_ms / 1e3
+        first = attempt.submitted_at + ending.first_ms / 1e3
         last = first + sum(ending.gaps_ms) / 1e3
         reused = {
             "inference.prompt_tokens.computed": ending.prompt_n,
@@ -81,14 +81,14 @@ def _before(task: Span) -> Context:
     return trace.set_span_in_context(NonRecordingSpan(task.parent)) if task.parent else Context()
 
 
-def _describe(task: Span, run: Run) -> None:
+def _describe(task: Span, attempt: Attempt) -> None:
     task.set_attributes(
         {
-            REQUEST_ID: run.id,
-            "gen_ai.request.model": run.claim.request.model,
-            ATTEMPT: run.claim.attempt,
-            OUTCOME: outcome(run),
+            REQUEST_ID: attempt.id,
+            "gen_ai.request.model": attempt.request.model,
+            ATTEMPT: attempt.number,
+            OUTCOME: outcome(attempt),
         }
     )
-    if run.end is not None:
-        describe_end(task, run.end)
+    if attempt.end is not None:
+        describe_end(task, attempt.end)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from threading import Event as Flag
-from threading import Lock, Thread
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,36 +18,37 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from tasks.contract.messages import ErrorCode, Failure
+from tasks.contract.status import Child
 from tasks.contract.versions import UnsupportedVersionError
 from tasks.engine.costs.known import known_costs
 from tasks.engine.costs.shared_note import SharedNote
 from tasks.engine.costs.threads import Threads
-from tasks.engine.llama.model import Context, Model
+from tasks.engine.llama.context import Context
+from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Job
-from tasks.store import last_words
 from tasks.store.connect import connect
-from tasks.store.registry import HEARTBEAT_S, Child, Registry, ServedModel
-from tasks.store.requests import Append, Claim, RequestStore, SuspectError, new_fence
+from tasks.store.requests import RequestStore
+from tasks.telemetry import tracing
 from tasks.telemetry.tally import Tally
 from tasks.telemetry.work_counter import WorkCounter
-from tasks.worker.attempt import Run
+from tasks.worker.attempt import Attempt
+from tasks.worker.attempt_log import AttemptLog
+from tasks.worker.attempt_store import Append, AttemptStore, SuspectError, new_fence
 from tasks.worker.deliver import Deliverer
-from tasks.worker.observers import attempt_observers
+from tasks.worker.heartbeat import Heartbeat
+from tasks.worker.observers import AttemptObserver
 
 if TYPE_CHECKING:
-    from tasks.settings import WorkerSettings
+    from tasks.settings import BrokerSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 #: A command that Redis doesn't answer is repeated for a few seconds; all of ours may be.
-REDIS_OPTIONS: dict[str, Any] = {
-    "socket_timeout": 5.0,
-    "socket_connect_timeout": 2.0,
-    "socket_keepalive": True,
+_REPEATING: dict[str, Any] = {
     "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5),
     "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
 }
@@ -91,20 +91,19 @@ class WorkerChild:
     def __init__(self, settings: WorkerSettings, model: Model, share: Share) -> None:
         """Nothing is started yet."""
         self._settings, threads, worker = settings, share.threads, share.worker
-        self._redis = client = connect(settings.redis_url, **REDIS_OPTIONS)
+        self._redis = client = connect(settings.redis_url, **_REPEATING)
         self._store = RequestStore(client, settings.result_ttl)
-        self._registry = Registry(client)
+        self._attempts = AttemptStore(client, settings.result_ttl)
         on_append = partial(share.tally.observe, "append")
-        self._deliverer = Deliverer(self._store, settings.stream_interval, on_append)
+        self._deliverer = Deliverer(self._attempts, settings.stream_interval, on_append)
         n_ctx = min(settings.n_ctx, model.n_ctx_train or settings.n_ctx)
         make_context = partial(
             Context, model, slots=share.slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.most
         )
-        self._observers = attempt_observers(settings)
+        self._observers = _observers(settings)
         self._work = WorkCounter(share.tally)
         self._engine = Engine(make_context, self._deliverer.put, threads, self._work, self._options(share))
         self._prompts = PromptBuilder(model, n_ctx)
-        self._model = model
         name = settings.served_name or ""
         self._card = Child(
             f"{worker}/{os.getpid()}",
@@ -116,10 +115,16 @@ class WorkerChild:
             index=share.index,
             kernels=str(model.kernels),
         )
-        self._closing, self._leaving = Flag(), Flag()
+        self._leaving = Flag()
         self._probing = Lock()
         self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
-        self._heart = Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._heart = Heartbeat(
+            client,
+            self._card,
+            model.path,
+            busy=lambda: self._engine.num_running,
+            work=lambda: self._work.counts,
+        )
 
     def _options(self, share: Share) -> EngineOptions:
         measure = partial(known_costs, threads=share.threads, note=share.step_costs)
@@ -146,9 +151,8 @@ class WorkerChild:
 
     def close(self) -> None:
         """Withdraw, and free the context; requests that run are left to a later attempt."""
-        self._closing.set()
         self.hand_back()
-        self._heart.join()
+        self._heart.close()
         for observer in self._observers:
             observer.on_close()
 
@@ -166,7 +170,7 @@ class WorkerChild:
                 newer release, has to run it.
         """
         try:
-            run = self._begin(request_id, max(1, self._settings.max_attempts - 1))
+            attempt = self._begin(request_id, max(1, self._settings.max_attempts - 1))
         except UnsupportedVersionError as error:
             logger.warning("%s; it goes back into the queue", error)
             self._leaving.wait(NEWER_PAUSE_S)
@@ -175,17 +179,17 @@ class WorkerChild:
             # It may be what kills its children, or has merely shared one with that. Alone with those that
             # have got somewhere, only the culprit dies once more without getting any further.
             with self._probing:
-                run = self._begin(request_id)
-                if run is not None:
-                    run.proven.wait()
-        if run is None:
+                attempt = self._begin(request_id)
+                if attempt is not None:
+                    attempt.proven.wait()
+        if attempt is None:
             return
-        run.over.wait()
-        self._tell(run)
-        if run.is_handed_back:
+        attempt.over.wait()
+        self._tell(attempt)
+        if attempt.is_handed_back:
             raise HandedBackError(request_id)
 
-    def _begin(self, request_id: str, suspect_from: float | None = None) -> Run | None:
+    def _begin(self, request_id: str, suspect_from: float | None = None) -> Attempt | None:
         """Claim a request and have it generated; ``None`` when there is nothing (more) to do.
 
         Raises:
@@ -194,22 +198,21 @@ class WorkerChild:
         limit = self._settings.max_attempts
         # One fence for all tries: a claim whose answer was lost is found to be this child's.
         args = request_id, self._card.id, limit, suspect_from, new_fence()
-        claim = self._insist(partial(self._store.claim, *args))
-        run = None if claim is None else Run(claim, claim.seq)
-        return run if run is not None and self._is_started(run) else None
+        attempt = self._insist(partial(self._attempts.claim, *args))
+        return attempt if attempt is not None and self._is_started(attempt) else None
 
-    def _is_started(self, run: Run) -> bool:
+    def _is_started(self, attempt: Attempt) -> bool:
         try:
-            self._start(run, run.claim)
+            self._start(attempt)
         except PromptError as error:
-            self._fail(run, error.failure)
+            self._fail(attempt, error.failure)
         except HandedBackError:
             raise
         except Exception:
             # The task must not end with an error: Celery would acknowledge it, and the request be lost.
-            logger.exception("request %s can't be started", run.id)
+            logger.exception("request %s can't be started", attempt.id)
             failure = Failure(ErrorCode.INTERNAL, "The request can't be started; see the worker's log.")
-            self._fail(run, failure)
+            self._fail(attempt, failure)
         else:
             return True
         return False
@@ -226,67 +229,49 @@ class WorkerChild:
                 self._leaving.wait(self._backoff.compute(failures))
         raise HandedBackError
 
-    def _start(self, run: Run, claim: Claim) -> None:
-        prompt, max_tokens = self._prompts.build(claim.request)
-        delivered = self._delivered(claim)
-        run.prompt_tokens, run.num_delivered = len(prompt), len(delivered)
-        self._deliverer.add(run)
-        run.submitted_at = monotonic()
-        request = claim.request
+    def _start(self, attempt: Attempt) -> None:
+        request = attempt.request
+        prompt, max_tokens = self._prompts.build(request)
+        delivered = self._delivered(attempt)
+        attempt.prompt_tokens, attempt.num_delivered = len(prompt), len(delivered)
+        self._deliverer.add(attempt)
+        attempt.submitted_at = monotonic()
         self._engine.submit(
             Job(
-                key=run.key,
+                key=attempt.key,
                 prompt=prompt,
                 max_tokens=max_tokens,
                 sampling=request.sampling,
                 stop=request.stop,
                 ignore_eos=request.ignore_eos,
                 delivered=delivered,
-                deadline=run.deadline,
+                deadline=attempt.deadline,
             )
         )
 
-    def _delivered(self, claim: Claim) -> tuple[int, ...]:
+    def _delivered(self, attempt: Attempt) -> tuple[int, ...]:
         """The tokens that earlier attempts delivered: generation goes on after them."""
-        if claim.seq == 0:
+        if attempt.first_seq == 0:
             return ()
-        log = self._insist(partial(self._store.read_log, claim.request.id))
+        log = self._insist(partial(self._store.read_log, attempt.id))
         return tuple(t for event in log for t in event.tokens)
 
-    def _fail(self, run: Run, failure: Failure) -> None:
-        claim = run.claim
-        item = Append(run.id, claim.attempt, run.seq + 1, end=run.failed(failure), fence=claim.fence)
-        self._insist(partial(self._store.append, [item]))
-        run.end = item.end
-        self._tell(run)
+    def _fail(self, attempt: Attempt, failure: Failure) -> None:
+        end = attempt.failed(failure)
+        item = Append(attempt.id, attempt.number, attempt.seq + 1, end=end, fence=attempt.fence)
+        self._insist(partial(self._attempts.append, [item]))
+        attempt.end = end
+        self._tell(attempt)
 
-    def _tell(self, run: Run) -> None:
+    def _tell(self, attempt: Attempt) -> None:
         for observer in self._observers:
-            observer.on_over(run)
+            observer.on_over(attempt)
 
-    def _beat(self) -> None:
-        """Keep this child's registration alive; Redis being away is no reason to stop."""
-        self._try(self._introduce)
-        while not self._closing.wait(HEARTBEAT_S):
-            self._try(self._announce)
-        self._try(partial(self._registry.withdraw, self._card.id))
 
-    def _introduce(self) -> None:
-        with suppress(OSError):  # a file that is gone has been introduced by an earlier child
-            created = int(self._model.path.stat().st_mtime)
-            self._registry.add_model(ServedModel(self._card.model, self._card.n_ctx, created))
-        self._announce()
-        last_words.forget(self._redis, self._card.model)
+def _observers(settings: BrokerSettings) -> tuple[AttemptObserver, ...]:
+    """To be made in the child: the one that makes traces starts a thread."""
+    if not tracing.is_wanted(settings):
+        return (AttemptLog(),)
+    from tasks.worker.attempt_spans import AttemptSpans
 
-    def _announce(self) -> None:
-        self._registry.announce(replace(self._card, busy=self._engine.num_running, work=self._work.counts))
-
-    @staticmethod
-    def _try(action: Callable[[], None]) -> None:
-        try:
-            action()
-        except redis.RedisError as error:
-            logger.warning("could not register: %s", error)
-        except Exception:
-            # A heart that stops would take a child that works out of the list.
-            logger.exception("could not register")
+    return AttemptLog(), AttemptSpans.start(settings)

@@ -17,8 +17,8 @@ from redis import RedisError
 from redis.backoff import ExponentialBackoff
 
 from tasks.engine.sequence import Delta, Ending
-from tasks.store.requests import Append, RequestStore
-from tasks.worker.attempt import Run
+from tasks.worker.attempt import Attempt
+from tasks.worker.attempt_store import Append, AttemptStore
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ MAX_INTERVALS = 2
 
 @dataclass(slots=True)
 class _Pending:
-    """What a run has generated and not yet delivered."""
+    """What an attempt has generated and not yet delivered."""
 
-    run: Run
+    attempt: Attempt
     since: float
     text: str = ""
     tokens: tuple[int, ...] = ()
@@ -47,12 +47,12 @@ class _Pending:
     @property
     def is_urgent(self) -> bool:
         """Whether somebody waits for just this: a first token, or the end."""
-        is_first = self.run.is_stream and self.run.seq == self.run.claim.seq
+        is_first = self.attempt.is_stream and self.attempt.seq == self.attempt.first_seq
         return self.ending is not None or (is_first and bool(self.tokens))
 
     def is_due(self, now: float) -> bool:
         return (
-            self.run.is_stream
+            self.attempt.is_stream
             or self.ending is not None
             or len(self.tokens) >= SELDOM_TOKENS
             or now - self.since >= SELDOM_S
@@ -68,7 +68,7 @@ class Deliverer:
 
     def __init__(
         self,
-        store: RequestStore,
+        store: AttemptStore,
         interval_s: float = 0.0,
         on_append: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
@@ -81,7 +81,7 @@ class Deliverer:
         self._on_append = on_append
         self._stop: Callable[[str], None] = lambda _key: None
         self._steps: SimpleQueue[list[Delta] | None] = SimpleQueue()
-        self._runs: dict[str, Run] = {}
+        self._attempts: dict[str, Attempt] = {}
         self._pending: dict[str, _Pending] = {}
         self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
         self._thread = Thread(target=self._run, name="deliverer", daemon=True)
@@ -96,21 +96,21 @@ class Deliverer:
         self._steps.put(deltas)
 
     def close(self) -> None:
-        """Deliver what is there, hand back the runs that are not over, and end."""
+        """Deliver what is there, hand back the attempts that are not over, and end."""
         self._steps.put(None)
         self._thread.join()
 
-    def add(self, run: Run) -> None:
-        """Know a run before its job is submitted."""
-        self._runs[run.key] = run
+    def add(self, attempt: Attempt) -> None:
+        """Know an attempt before its job is submitted."""
+        self._attempts[attempt.key] = attempt
 
     def _run(self) -> None:
         is_open = True
         while is_open:
             is_open = self._gather()
             self._flush(is_last=not is_open)
-        for run in list(self._runs.values()):
-            run.stop(is_handed_back=True)
+        for attempt in list(self._attempts.values()):
+            attempt.stop(is_handed_back=True)
 
     def _gather(self) -> bool:
         """Take the engine's steps until something is to be written; whether more are to come."""
@@ -138,9 +138,9 @@ class Deliverer:
     def _collect(self, deltas: Iterable[Delta]) -> None:
         now = monotonic()
         for delta in deltas:
-            run = self._runs.get(delta.key)
-            if run is not None:
-                self._pending.setdefault(delta.key, _Pending(run, now)).add(delta)
+            attempt = self._attempts.get(delta.key)
+            if attempt is not None:
+                self._pending.setdefault(delta.key, _Pending(attempt, now)).add(delta)
 
     def _flush(self, *, is_last: bool = False) -> None:
         """Write what is due, and ask for the others whether to go on."""
@@ -170,33 +170,33 @@ class Deliverer:
                 return verdicts
 
     def _settle(self, pending: _Pending, item: Append, *, goes_on: bool) -> None:
-        run = pending.run
+        attempt = pending.attempt
         if not item.is_silent:
-            run.seq = item.seq
-            run.proven.set()
+            attempt.seq = item.seq
+            attempt.proven.set()
         if not goes_on:
-            self._stop(run.key)
+            self._stop(attempt.key)
         if goes_on:
-            run.end, run.ending = item.end, pending.ending
+            attempt.end, attempt.ending = item.end, pending.ending
         if not goes_on or item.end is not None:
-            del self._runs[run.key]
-            run.stop()
+            del self._attempts[attempt.key]
+            attempt.stop()
         if not goes_on or not item.is_silent or not pending.tokens:
-            del self._pending[run.key]
+            del self._pending[attempt.key]
 
 
 def _item(pending: _Pending, *, is_due: bool) -> Append:
-    run = pending.run
+    attempt = pending.attempt
     if not is_due:
-        return Append(run.id, run.claim.attempt, run.seq + 1, fence=run.claim.fence)
+        return Append(attempt.id, attempt.number, attempt.seq + 1, fence=attempt.fence)
     return Append(
-        run.id,
-        run.claim.attempt,
-        run.seq + 1,
+        attempt.id,
+        attempt.number,
+        attempt.seq + 1,
         text=pending.text,
         tokens=pending.tokens,
-        prompt_tokens=run.prompt_tokens if run.seq == run.claim.seq else None,
-        end=None if pending.ending is None else run.finished(pending.ending),
+        prompt_tokens=attempt.prompt_tokens if attempt.seq == attempt.first_seq else None,
+        end=None if pending.ending is None else attempt.finished(pending.ending),
         itl_ms=() if pending.ending is None else pending.ending.gaps_ms,
-        fence=run.claim.fence,
+        fence=attempt.fence,
     )

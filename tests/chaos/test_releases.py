@@ -9,12 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tasks.celery import create_app
 from tasks.contract import redis_names
 from tasks.contract.messages import State
 from tasks.engine.llama.model import Model
 from tasks.queue.submit import RequestQueue
-from tasks.settings import BrokerSettings
 from tests.chaos.clients import Receipt
 from tests.chaos.cluster import WORKERS, Checkout, Cluster, Sizes
 from tests.chaos.cluster import cluster as running_cluster
@@ -153,10 +151,8 @@ def test_each_release_lists_the_others_children(both: Cluster) -> None:
 @pytest.mark.e2e
 def test_request_of_a_later_format_waits_for_a_worker_that_knows_it(both: Cluster) -> None:
     stop(both, OLD)  # it would take what it can't read: it knows no versions
-    app = create_app(BrokerSettings(redis_url=both.redis_url))
     later = NewerRequest("later", both.model_name, prompt="A few words", max_tokens=8)
-    RequestQueue(app, both.store, 10).submit(later, "", 120.0)
-    app.close()
+    RequestQueue(both.store, 10).submit(later, "", 120.0)
     wait_until(lambda: "Request later has format version 99" in both.workers["w1"].log.read_text())
     with busy(Mix(both).draw, 1) as receipts:
         wait_for_more(receipts, 2)

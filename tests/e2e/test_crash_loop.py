@@ -15,7 +15,6 @@ import httpx
 import pytest
 from redis import Redis
 
-from tasks.celery import create_app
 from tasks.contract.messages import GenerateRequest, Sampling
 from tasks.queue.submit import RequestQueue
 from tasks.settings import BrokerSettings
@@ -82,7 +81,7 @@ def test_memory_that_is_not_enough_is_one_message(
 ) -> None:
     """Under every pool; threads find out with their first request, which is put back. ``prefork`` is ours."""
     settings = BrokerSettings(redis_url=valkey_url, model=model_path)
-    queue = RequestQueue(create_app(settings), RequestStore(redis), settings.queue_limit)
+    queue = RequestQueue(RequestStore(redis), settings.queue_limit)
     request = GenerateRequest("r", model_path.stem, prompt="One", max_tokens=2, sampling=Sampling())
     queue.submit(request, "", 60)
     variables = {**CRASHING, "FAULTY_KERNELS": "worker:memory", "INFERENCE_MODEL": str(model_path)}

@@ -15,7 +15,8 @@ from tasks.engine.costs.shape import StepCosts
 from tasks.engine.costs.table import CostTable
 from tasks.engine.costs.threads import FixedThreads
 from tasks.engine.errors import ModelError
-from tasks.engine.llama.model import Context, Model
+from tasks.engine.llama.context import Context
+from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Delta, Ending, Job

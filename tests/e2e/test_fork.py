@@ -12,7 +12,8 @@ pytestmark = pytest.mark.e2e
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from tasks.engine.llama.model import Context, Model, Row
+from tasks.engine.llama.context import Context, Row
+from tasks.engine.llama.model import Model
 
 model = Model(Path(sys.argv[1]))
 pid = os.fork()

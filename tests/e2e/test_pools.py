@@ -13,7 +13,6 @@ import httpx
 import pytest
 from redis import Redis
 
-from tasks.celery import create_app
 from tasks.contract.messages import Event, GenerateRequest, Sampling, State
 from tasks.queue.submit import RequestQueue
 from tasks.settings import BrokerSettings
@@ -64,7 +63,7 @@ def answer(redis: Redis, valkey_url: str, model_path: Path, number: int) -> list
     request = GenerateRequest(
         f"request-{number}", name, prompt=PROMPT, max_tokens=6, sampling=Sampling(temperature=0)
     )
-    RequestQueue(create_app(settings), store, settings.queue_limit).submit(request, "", 60)
+    RequestQueue(store, settings.queue_limit).submit(request, "", 60)
     events = wait_until(lambda: _ended(store, request.id), timeout=60)
     assert events[-1].end is not None
     assert events[-1].end.state is State.SUCCEEDED, events[-1]

@@ -29,9 +29,12 @@ from tasks.contract.messages import (
     Usage,
     queue_name,
 )
-from tasks.queue.submit import PRIORITY_LISTS
-from tasks.store.registry import HEARTBEAT_S, Child, Registry, ServedModel
-from tasks.store.requests import Append, Claim, RequestStore, script_source
+from tasks.contract.redis_names import PRIORITY_LISTS
+from tasks.contract.status import Child
+from tasks.store.registry import HEARTBEAT_S, Registry, ServedModel
+from tasks.store.requests import RequestStore, script_source
+from tasks.worker.attempt import Attempt
+from tasks.worker.attempt_store import Append, AttemptStore
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -98,8 +101,9 @@ class ScriptedWorker:
     def __init__(self, redis_url: str) -> None:
         self._redis = Redis.from_url(redis_url)
         self._registry, self.store = Registry(self._redis), RequestStore(self._redis)
+        self._attempts = AttemptStore(self._redis)
         self._take = self._redis.register_script(script_source("take"))
-        self.held: dict[str, tuple[Claim, int]] = {}
+        self.held: dict[str, tuple[Attempt, int]] = {}
         self.is_paused = False
         self._is_idle, self._stopped = threading.Event(), threading.Event()
         self._announced = float("-inf")
@@ -132,7 +136,7 @@ class ScriptedWorker:
     def say(self, request_id: str, text: str) -> bool:
         claim, seq = self.held[request_id]
         self.held[request_id] = claim, seq + 1
-        return self._append(Append(request_id, claim.attempt, seq + 1, text, (seq,)))
+        return self._append(Append(request_id, claim.number, seq + 1, text, (seq,)))
 
     def finish(self, request_id: str, num_tokens: int = 1) -> bool:
         claim, seq = self.held.pop(request_id)
@@ -143,11 +147,11 @@ class ScriptedWorker:
             Timings(prompt_n=5, predicted_n=num_tokens, queue_ms=claim.queue_ms, ttft_ms=2.0),
         )
         gaps = (1.0,) * (num_tokens - 1)
-        item = Append(request_id, claim.attempt, seq + 1, prompt_tokens=5, end=end, itl_ms=gaps)
+        item = Append(request_id, claim.number, seq + 1, prompt_tokens=5, end=end, itl_ms=gaps)
         return self._append(item)
 
     def _append(self, item: Append) -> bool:
-        return self.store.append([item])[0]
+        return self._attempts.append([item])[0]
 
     def _run(self) -> None:
         names = [queue_name(MODEL) + suffix for suffix in PRIORITY_LISTS]
@@ -172,7 +176,7 @@ class ScriptedWorker:
             self._registry.announce(Child("w/1", "w", 1, MODEL, N_CTX, slots=16, busy=len(self.held)))
 
     def _run_one(self, request_id: str) -> None:
-        claim = self.store.claim(request_id, "w/1", 3)
+        claim = self._attempts.claim(request_id, "w/1", 3)
         if claim is None:
             return
         request = claim.request
@@ -192,6 +196,6 @@ class ScriptedWorker:
             self.say(request_id, word)
         self.finish(request_id, len(words))
 
-    def _fail(self, claim: Claim, code: str) -> None:
+    def _fail(self, claim: Attempt, code: str) -> None:
         end = End(State.FAILED, error=Failure(ErrorCode(code), "as asked", "prompt"), usage=Usage(5, 0))
-        self._append(Append(claim.request.id, claim.attempt, 1, end=end))
+        self._append(Append(claim.request.id, claim.number, 1, end=end))

@@ -12,8 +12,11 @@ from redis import Redis
 from tasks.contract import redis_names
 from tasks.contract.messages import End, FinishReason, GenerateRequest, State, Usage
 from tasks.queue.leases import DEATH, LOST_LEASE
+from tasks.queue.submit import Admission, Key, RequestQueue
 from tasks.store.janitor import Janitor
-from tasks.store.requests import Append, Claim, Key, Record, RequestStore, Submission, script_source
+from tasks.store.requests import Record, RequestStore, script_source
+from tasks.worker.attempt import Attempt
+from tasks.worker.attempt_store import Append, AttemptStore
 
 MODEL, LIST = "m", "inference.m"
 MAX_ATTEMPTS = 3
@@ -37,8 +40,9 @@ class Life:
         self.redis = redis
         self.store, self.janitor = RequestStore(redis, result_ttl_s=100), Janitor(redis, grace_s=0.0)
         self._tags = (f"tag-{n}" for n in count())
-        self._submit, self._take, self._requeue = (
-            redis.register_script(script_source(name)) for name in ("submit", "take", "requeue")
+        self.attempts = AttemptStore(redis, result_ttl_s=100)
+        self._take, self._requeue = (
+            redis.register_script(script_source(name)) for name in ("take", "requeue")
         )
 
     # ---- the API's side -------------------------------------------------------------------------
@@ -53,18 +57,13 @@ class Life:
         key: Key | None = None,
         kind: type[GenerateRequest] = GenerateRequest,
         **fields: Any,
-    ) -> Submission:
+    ) -> Admission:
         request = kind(id=request_id, model=MODEL, **{"prompt": "x", **fields})
-        submission = Submission(request, watch, queue_timeout_s, key)
-        tag = next(self._tags)
-        message = json.dumps(_message(request_id, tag, request.version))
-        reply = self._submit(keys=[LIST], args=[cap, 1, message, tag, *submission.args()])
-        submission.reply = cast("list[Any]", reply)
-        return submission
+        return RequestQueue(self.store, cap).submit(request, watch, queue_timeout_s, key)
 
     def accept(self, *request_ids: str, **fields: Any) -> None:
         for request_id in request_ids:
-            assert self.submit(request_id, **fields).admission().is_new
+            assert self.submit(request_id, **fields).is_new
 
     # ---- the worker's side ----------------------------------------------------------------------
 
@@ -78,25 +77,25 @@ class Life:
         message = json.loads(text)
         return Taken(message["headers"]["id"], message["properties"]["delivery_tag"], message)
 
-    def claim(self, request_id: str) -> Claim | None:
-        return self.store.claim(request_id, "child", MAX_ATTEMPTS)
+    def claim(self, request_id: str) -> Attempt | None:
+        return self.attempts.claim(request_id, "child", MAX_ATTEMPTS)
 
-    def run(self, request_id: str, **fields: Any) -> tuple[Taken, Claim]:
+    def run(self, request_id: str, **fields: Any) -> tuple[Taken, Attempt]:
         """Accept, take and claim a request; nothing else may wait."""
         self.accept(request_id, **fields)
         return self.run_next()
 
-    def run_next(self) -> tuple[Taken, Claim]:
+    def run_next(self) -> tuple[Taken, Attempt]:
         taken = self.take()
         assert taken is not None
         claim = self.claim(taken.id)
         assert claim is not None
         return taken, claim
 
-    def append(self, claim: Claim, seq: int, end: End | None = None, token: int = 7) -> bool:
+    def append(self, claim: Attempt, seq: int, end: End | None = None, token: int = 7) -> bool:
         tokens = () if end else (token,)
-        item = Append(claim.request.id, claim.attempt, seq, "t", tokens, end=end, fence=claim.fence)
-        [goes_on] = self.store.append([item])
+        item = Append(claim.request.id, claim.number, seq, "t", tokens, end=end, fence=claim.fence)
+        [goes_on] = self.attempts.append([item])
         return goes_on
 
     def acknowledge(self, taken: Taken) -> None:

@@ -43,7 +43,7 @@ def test_request_that_gets_further_each_time_is_never_given_up(life: Life) -> No
         life.put_back(taken)
         assert life.store.deaths("r") == 1
         taken, claim = life.run_next()
-        assert (claim.attempt, claim.seq) == (n + 1, n)
+        assert (claim.number, claim.first_seq) == (n + 1, n)
 
 
 def test_hand_backs_count_for_nothing(life: Life) -> None:
@@ -103,7 +103,7 @@ def test_two_attempts_of_one_number_are_told_apart(life: Life, redis: Redis) -> 
     )  # Redis came back without it
     claim = life.claim("r")
     assert claim is not None
-    assert claim.attempt == lost.attempt
+    assert claim.number == lost.number
     assert not life.append(lost, 1)
     assert life.append(claim, 1)
 
@@ -185,4 +185,4 @@ def test_lease_is_not_lost_before_its_time(life: Life) -> None:
 def test_stale_claim_without_its_word_is_judged_by_its_number(life: Life) -> None:
     _, claim = life.run("r")
     assert life.append(replace(claim, fence=""), 1)
-    assert not life.append(replace(claim, attempt=2, fence=""), 2)
+    assert not life.append(replace(claim, number=2, fence=""), 2)

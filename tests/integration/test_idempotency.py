@@ -12,12 +12,10 @@ import httpx
 import pytest
 from redis import Redis
 
-from tasks.celery import create_app
 from tasks.contract import redis_names
 from tasks.contract.messages import GenerateRequest, State
-from tasks.queue.submit import QueueFull, RequestQueue
-from tasks.settings import BrokerSettings
-from tasks.store.requests import Key, KeyReusedError
+from tasks.queue.errors import QueueFull
+from tasks.queue.submit import Key, KeyReusedError, RequestQueue
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.integration.life import Life
 from tests.integration.test_http import newly_held, open_post, state, texts
@@ -157,7 +155,7 @@ def life(redis: Redis) -> Life:
 
 
 def admit(life: Life, request_id: str, key: Key = KEY) -> str:
-    return life.submit(request_id, key=key).admission().id
+    return life.submit(request_id, key=key).id
 
 
 def test_key_lives_as_long_as_its_record(life: Life, redis: Redis) -> None:
@@ -178,7 +176,8 @@ def test_key_stands_for_one_body(life: Life) -> None:
 
 def test_refused_request_takes_no_key(life: Life) -> None:
     life.accept("first")
-    assert life.submit("a", cap=1, key=KEY).num_waiting == 1
+    with pytest.raises(QueueFull):
+        life.submit("a", cap=1, key=KEY)
     assert admit(life, "b") == "b"
 
 
@@ -200,12 +199,10 @@ def test_end_of_the_old_request_leaves_a_key_to_its_new_one(life: Life, redis: R
     assert admit(life, "c") == "b"
 
 
-def test_key_is_found_in_a_full_queue(valkey_url: str, life: Life) -> None:
-    app = create_app(BrokerSettings(redis_url=valkey_url, queue_limit=1))
-    queue = RequestQueue(app, life.store, 1)
+def test_key_is_found_in_a_full_queue(life: Life) -> None:
+    queue = RequestQueue(life.store, 1)
     assert queue.submit(replace(REQUEST, id="a"), "", 60.0, KEY).is_new
     admission = queue.submit(REQUEST, "", 60.0, KEY)
     assert (admission.id, admission.is_new) == ("a", False)
     with pytest.raises(QueueFull):
         queue.submit(REQUEST, "", 60.0)
-    app.close()

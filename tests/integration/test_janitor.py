@@ -43,7 +43,7 @@ def test_lost_request_is_queued_again_at_the_head(life: Life) -> None:
     assert life.state("r") is State.QUEUED
     assert life.janitor.tidy() == []
     _, claim = life.run_next()
-    assert claim.attempt == 2
+    assert claim.number == 2
     assert life.append(claim, 1)
 
 

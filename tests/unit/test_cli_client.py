@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from service.cli.client import ClientError, Sample, chat_body, measure, served_model
-from service.cli.load import Load, percentile, prompts, run_load, summarize
+from service.cli.load import Load, prompts, run_load, summarize
+from tasks.contract.percentile import percentile
 
 pytestmark = pytest.mark.unit
 
@@ -144,6 +145,8 @@ def test_the_summary_counts_from_the_first_start_to_the_last_end():
     assert summary.itl_p50_ms == pytest.approx(200)
 
 
-def test_percentiles_of_little():
-    assert percentile([], 50) == 0.0
-    assert percentile([3.0], 95) == 3.0
+def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed():
+    assert percentile([], 0.5) == 0.0
+    assert percentile([3.0], 0.95) == 3.0
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
+    assert percentile(range(1, 101), 0.95) == 95

@@ -10,14 +10,20 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from service.cli.snapshot import ChildRow, History, RequestRow, Snapshot, percentile
+from service.cli.snapshot import History, e2e_ms, fresh, other_ms
 from service.cli.top import top
 from service.cli.top_view import BAR, sparkline, timeline, view
+from tasks.contract.status import Child, FinishedRequest, ModelStatus, Status, Totals
+from tasks.contract.tolerant import read
 
 pytestmark = pytest.mark.unit
 
 RAW: dict[str, Any] = {
     "id": "chatcmpl-0123456789abcdef",
+    "model": "m",
+    "error": None,
+    "prompt_tokens": 5,
+    "cached_tokens": 0,
     "state": "succeeded",
     "child": "w@host/7",
     "attempts": 2,
@@ -31,15 +37,21 @@ RAW: dict[str, Any] = {
     "itl_ms": 100.0,
     "itl_p95_ms": 130.0,
 }
-ROW = RequestRow.of(RAW)
-SNAPSHOT = Snapshot(110.0, 3, 8, 2, 100, 5, 1, (ChildRow("w@host/7", "m", 4, 2),), (ROW,))
+ROW = read(FinishedRequest, RAW)
+SNAPSHOT = Status(
+    110.0,
+    (ModelStatus("m", 512, waiting=3, cap=8, running=2),),
+    (Child("w@host/7", "w@host", 7, "m", 512, 4, busy=2),),
+    Totals({"succeeded": 1}, {"queue_full": 5}, 100),
+    (ROW,),
+)
 
 
-def at(time: float, num_tokens: int) -> Snapshot:
-    return replace(SNAPSHOT, time=time, num_tokens=num_tokens)
+def at(time: float, num_tokens: int) -> Status:
+    return replace(SNAPSHOT, time=time, totals=replace(SNAPSHOT.totals, generated_tokens=num_tokens))
 
 
-def history(*snapshots: Snapshot) -> History:
+def history(*snapshots: Status) -> History:
     made = History()
     for snapshot in snapshots:
         made.add(snapshot)
@@ -58,23 +70,17 @@ def test_an_emptied_store_is_no_negative_rate() -> None:
     assert list(emptied.rates) == [10, 8]
 
 
-def test_percentiles_are_nearest_ranks_of_what_there_is() -> None:
-    assert percentile([], 0.5) is None
-    assert percentile([0.0, 3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile(range(1, 101), 0.95) == 95
-
-
 def test_only_fresh_answers_count() -> None:
-    assert SNAPSHOT.fresh == [ROW]
-    assert replace(SNAPSHOT, time=200.0).fresh == []
-    assert replace(SNAPSHOT, recent=(replace(ROW, num_tokens=0),)).fresh == []
+    assert fresh(SNAPSHOT) == [ROW]
+    assert fresh(replace(SNAPSHOT, time=200.0)) == []
+    assert fresh(replace(SNAPSHOT, recent=(replace(ROW, generated_tokens=0),))) == []
 
 
 def test_a_time_line_has_each_phase_to_scale() -> None:
-    assert ROW.other_ms == 500.0
-    line = timeline(ROW, ROW.e2e_ms).plain
+    assert other_ms(ROW) == 500.0
+    line = timeline(ROW, e2e_ms(ROW)).plain
     assert [line.count(block) for block in "░·▓█"] == [BAR // 4, BAR // 8, BAR // 8 + 1, BAR // 2]
-    assert len(timeline(ROW, 2 * ROW.e2e_ms).plain) == BAR // 2
+    assert len(timeline(ROW, 2 * e2e_ms(ROW)).plain) == BAR // 2
 
 
 def test_a_sparkline_is_highest_at_the_most() -> None:

@@ -17,7 +17,7 @@ from tasks.engine.costs.shape import StepCosts
 from tasks.engine.costs.shared_note import CAPACITY, SharedNote
 from tasks.engine.costs.table import CostTable
 from tasks.engine.costs.threads import CorePool
-from tasks.engine.llama.model import Row
+from tasks.engine.llama.context import Row
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ import pytest
 
 from tasks.contract.messages import FinishReason, GenerateRequest
 from tasks.engine.sequence import Delta, Ending
-from tasks.store.requests import Append, Claim, RequestStore
-from tasks.worker.attempt import Run
+from tasks.worker.attempt import Attempt
+from tasks.worker.attempt_store import Append, AttemptStore
 from tasks.worker.deliver import Deliverer
 
 pytestmark = pytest.mark.unit
@@ -21,7 +21,7 @@ NEVER_S, PATIENCE_S = 3600.0, 10.0
 END = Ending(FinishReason.LENGTH, prompt_n=3, predicted_n=4, first_ms=1.0, gaps_ms=(1.0, 1.0, 1.0))
 
 
-class FakeStore(RequestStore):
+class FakeStore(AttemptStore):
     """Keeps what is appended."""
 
     def __init__(self) -> None:
@@ -40,16 +40,24 @@ class FakeStore(RequestStore):
 @contextmanager
 def delivering(
     store: FakeStore, interval_s: float, *, stream: bool = True
-) -> Iterator[tuple[Deliverer, Run]]:
+) -> Iterator[tuple[Deliverer, Attempt]]:
     deliverer = Deliverer(store, interval_s)
-    run = Run(Claim(GenerateRequest("r", "m", prompt="Hi", stream=stream), 1, 0.0, 0.0, None, 0), 0)
+    run = Attempt(
+        request=GenerateRequest("r", "m", prompt="Hi", stream=stream),
+        number=1,
+        fence="f",
+        queue_ms=0.0,
+        age_ms=0.0,
+        first_ms=None,
+        first_seq=0,
+    )
     deliverer.add(run)
     deliverer.start(lambda _key: None)
     yield deliverer, run
     deliverer.close()
 
 
-def token(run: Run, number: int, ending: Ending | None = None) -> list[Delta]:
+def token(run: Attempt, number: int, ending: Ending | None = None) -> list[Delta]:
     return [Delta(run.key, f" {number}", (number,), ending)]
 
 

@@ -15,7 +15,7 @@ from tasks.contract.messages import ErrorCode, FinishReason, Sampling
 from tasks.engine.costs.shape import StepCosts
 from tasks.engine.costs.table import CostTable
 from tasks.engine.costs.threads import CorePool, FixedThreads, Threads
-from tasks.engine.llama.model import CacheFullError, DecodeError, Row
+from tasks.engine.llama.context import CacheFullError, DecodeError, Row
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.sequence import Delta, Job
 from tasks.telemetry.work_counter import WorkCounter

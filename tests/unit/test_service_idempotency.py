@@ -8,7 +8,7 @@ import pytest
 
 from service.errors import ApiError
 from service.intake.idempotency import MAX_CHARS, parse
-from tasks.store.requests import Key
+from tasks.queue.submit import Key
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from service.telemetry.histogram import BulkHistogram
 from service.telemetry.metrics import LiveGauges
-from tasks.store.registry import Child, ServedModel
+from tasks.contract.status import Child
+from tasks.store.registry import ServedModel
 from tasks.telemetry.metric_names import BETWEEN_TOKENS
 
 pytestmark = pytest.mark.unit

@@ -18,7 +18,7 @@ from service.errors import ApiError
 from service.streaming.client_gone import ClientGoneError
 from service.streaming.listener import PATIENCE_S, Listener, Mailbox, Source
 from tasks.contract.messages import End, ErrorCode, Event, FinishReason, State
-from tasks.queue.transport import QueueFull
+from tasks.queue.errors import QueueFull
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.unit

@@ -25,9 +25,10 @@ from tasks.contract.messages import (
     Usage,
 )
 from tasks.contract.prefixes import HEADER, prefixes_in
+from tasks.contract.status import Child
 from tasks.contract.tolerant import UnreadableError, read, read_or_warn
 from tasks.contract.versions import UnsupportedVersionError
-from tasks.store.registry import Child, ServedModel
+from tasks.store.registry import ServedModel
 from tasks.store.status import Finished
 from tests.newer import NEWER, WiderRequest
 from tests.unit.test_messages import ends, events, requests

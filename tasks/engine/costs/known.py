@@ -11,7 +11,7 @@ from tasks.engine.costs.measure import measure
 from tasks.engine.costs.shared_note import SharedNote
 from tasks.engine.costs.table import CostTable
 from tasks.engine.costs.threads import Threads
-from tasks.engine.llama.model import Context
+from tasks.engine.llama.context import Context
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from math import inf
 
 from tasks.engine.costs.shape import StepCosts
 from tasks.engine.costs.table import CostTable
-from tasks.engine.llama.model import Context, Row
+from tasks.engine.llama.context import Context, Row
 
 logger = logging.getLogger(__name__)
 

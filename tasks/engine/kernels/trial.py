@@ -133,7 +133,7 @@ def _load(plan: Plan, kernels: KernelSet) -> Any:
 
 def _compute(plan: Plan, model: Any, kernels: KernelSet) -> NDArray[np.float32]:
     """Logits ``(rows, n_vocab)`` of all stages."""
-    from tasks.engine.llama.model import Context
+    from tasks.engine.llama.context import Context
 
     _say(stage="making the context")
     n_ctx = min(plan.n_ctx, model.n_ctx_train or plan.n_ctx)
@@ -149,7 +149,7 @@ def _compute(plan: Plan, model: Any, kernels: KernelSet) -> NDArray[np.float32]:
 
 def _batches(model: Any, context: Any) -> Iterator[tuple[str, list[Any]]]:
     """What a child computes first: one row, a chunk of a prompt, a row of every slot."""
-    from tasks.engine.llama.model import Row
+    from tasks.engine.llama.context import Row
 
     size = max(1, min(PROMPT_TOKENS, context.n_batch, context.n_ctx - 2))
     tokens = [_token(model, number) for number in range(max(size, context.slots))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.engine.llama.model import Context, Row
+from tasks.engine.llama.context import Context, Row
 
 #: Tokens of the prompt: enough that llama.cpp multiplies matrices, as for every prompt, not only vectors.
 PROMPT_TOKENS = 4

@@ -6,12 +6,14 @@ A process of its own, so that it can be stopped while native code runs.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import sys
 from pathlib import Path
 
 from tasks.engine.errors import ModelError
-from tasks.engine.llama.model import encodings, quantize
+from tasks.engine.llama.library import llama_cpp as ll
+from tasks.engine.llama.messages import listen, recent_errors
 
 
 def main() -> int:
@@ -28,6 +30,25 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def quantize(source: Path, target: Path, encoding: str, threads: int) -> None:
+    """Re-encode a GGUF file. Raises :class:`ModelError` when the encoding is unknown or it fails."""
+    ftype = getattr(ll, f"LLAMA_FTYPE_MOSTLY_{encoding.upper()}", None)
+    if ftype is None:
+        raise ModelError(f"unknown encoding {encoding!r}; known: {', '.join(encodings())}")
+    listen()
+    ll.llama_backend_init()
+    params = ll.llama_model_quantize_default_params()
+    params.nthread, params.ftype, params.allow_requantize = threads, ftype, True
+    if ll.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) != 0:
+        raise ModelError(f"could not re-encode {source} as {encoding}: {' '.join(recent_errors)}")
+
+
+def encodings() -> list[str]:
+    """Names of the encodings that :func:`quantize` knows."""
+    prefix = "LLAMA_FTYPE_MOSTLY_"
+    return sorted(name.removeprefix(prefix) for name in dir(ll) if name.startswith(prefix))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ end
 redis.call('ZREM', leases, tag)
 if redis.call('HDEL', unacked, tag) == 0 then return -1 end
 local state = redis.call('HGET', record_of(id), 'state')
-if state and state ~= 'new' and state ~= 'queued' and state ~= 'running' then return 0 end
+if state and state ~= 'queued' and state ~= 'running' then return 0 end
 redis.call('RPUSH', list, message)
 ring(queue)
 local lost = state == 'running' and tonumber(charge) > 0 and 'child_died' or 'handed_back'

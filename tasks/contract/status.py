@@ -1,0 +1,86 @@
+"""What ``/v1/status`` says: the one shape of it, from which its schema is made and which ``top`` reads.
+
+Times are the store's clock in Unix seconds, durations milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tasks.contract.messages import State
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """A model that some worker has served; ``cap`` requests may wait, ``waiting`` do, ``running`` run."""
+
+    id: str
+    n_ctx: int
+    waiting: int
+    cap: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them used.
+
+    ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``index`` is the child's number, which a dead
+    one leaves to its replacement, and ``work`` counts what the engines of all that had it have done.
+    ``kernels`` says which of llama.cpp's compute, and with how many threads.
+    """
+
+    id: str
+    worker: str
+    pid: int
+    model: str
+    n_ctx: int
+    slots: int
+    busy: int = 0
+    work: dict[str, int] = field(default_factory=dict)
+    index: int = 0
+    kernels: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Since the store began: finished requests by state, refused ones by the error's code, tokens."""
+
+    requests: dict[str, int]
+    refused: dict[str, int]
+    generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """A request that is over, without its texts; ``child`` generated it last, in its last attempt."""
+
+    id: str
+    model: str
+    state: State
+    error: str | None
+    child: str | None
+    attempts: int
+    created: float
+    finished: float
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    ttft_ms: float
+    itl_ms: float
+    itl_p95_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole service at ``time``; ``recent`` has the latest 100 finished requests, newest first."""
+
+    time: float
+    models: tuple[ModelStatus, ...]
+    children: tuple[Child, ...]
+    totals: Totals
+    recent: tuple[FinishedRequest, ...]
+    object: str = "inference.status"

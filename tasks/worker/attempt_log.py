@@ -1,0 +1,44 @@
+"""The log's line for each attempt."""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import Any
+
+from tasks.worker.attempt import Attempt
+from tasks.worker.observers import AttemptObserver, outcome
+
+logger = logging.getLogger(__name__)
+
+
+class AttemptLog(AttemptObserver):
+    """One line for each attempt."""
+
+    def on_over(self, attempt: Attempt) -> None:
+        """Say what became of it and what it cost; times in milliseconds."""
+        told = {
+            "id": attempt.id,
+            "model": attempt.request.model,
+            "attempt": attempt.number,
+            "outcome": outcome(attempt),
+            **_cost(attempt),
+            "queue_ms": attempt.queue_ms,
+            "attempt_ms": round((monotonic() - attempt.claimed_at) * 1e3, 1),
+        }
+        logger.info("attempt", extra={name: value for name, value in told.items() if value is not None})
+
+
+def _cost(attempt: Attempt) -> dict[str, Any]:
+    told: dict[str, Any] = {"prompt_tokens": attempt.prompt_tokens}
+    if attempt.end is None:
+        return told
+    if attempt.end.error is not None:
+        told["error"] = attempt.end.error.code.value
+    if attempt.end.usage is not None:
+        told["tokens"] = attempt.end.usage.completion_tokens
+    if attempt.end.timings is not None:
+        told |= {
+            name: getattr(attempt.end.timings, name) for name in ("cache_n", "prompt_ms", "predicted_ms")
+        }
+    return told

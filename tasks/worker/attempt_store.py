@@ -1,0 +1,149 @@
+"""The worker's side of a request in Redis: to claim it, and to deliver what was generated.
+
+Each is one Lua script (``tasks/store/scripts``). Every method raises ``redis.RedisError`` when Redis can't be
+reached; the callers decide what that means.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tasks.contract import versions
+from tasks.contract.messages import End, ErrorCode, Failure, GenerateRequest, State
+from tasks.store.requests import script_source
+from tasks.store.script_call import Line
+from tasks.worker.attempt import Attempt
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+class SuspectError(Exception):
+    """The request may be what kills its children: claim it while no other such request is being tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """What one attempt has to deliver at a step; no text, tokens or end asks only whether to go on.
+
+    ``seq`` numbers the event, one above the attempt's last, so that an append can be repeated.
+    ``fence`` is the attempt's.
+    """
+
+    id: str
+    attempt: int
+    seq: int
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    prompt_tokens: int | None = None
+    end: End | None = None
+    itl_ms: tuple[float, ...] = ()
+    fence: str = ""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether there is nothing to write to the log."""
+        return not (self.text or self.tokens or self.end)
+
+
+class AttemptStore:
+    """Claims requests and delivers to their logs.
+
+    Args:
+        redis: a client with ``decode_responses=False``.
+        result_ttl_s: seconds that a finished request's record and log are kept.
+        known: the newest format of requests that may be claimed.
+    """
+
+    def __init__(self, redis: Redis, result_ttl_s: int = 3600, known: int = versions.REQUEST) -> None:
+        self._ttl, self._known = result_ttl_s, known
+        self._claim = redis.register_script(script_source("claim"))
+        self._append = Line(redis, script_source("append"))
+
+    def claim(
+        self,
+        request_id: str,
+        child_id: str,
+        max_attempts: int,
+        suspect_from: float | None = None,
+        fence: str | None = None,
+    ) -> Attempt | None:
+        """Take a request to run it; ``None`` when there is nothing to run.
+
+        That is so when it is over, unknown, too late, out of attempts, or can't be read, which ends it.
+        Out of attempts is what has ``max_attempts`` deaths (:meth:`RequestStore.deaths`). When it is unknown
+        whether a call did it, it may be repeated with the same ``fence`` (:func:`new_fence`): that is one
+        attempt.
+
+        Raises:
+            SuspectError: it has at least ``suspect_from`` of them; it is not claimed.
+            tasks.contract.versions.UnsupportedVersionError: it is for a newer worker; it is not claimed.
+        """
+        fence = fence or new_fence()
+        suspects = "" if suspect_from is None else suspect_from
+        args: list[Any] = [request_id, child_id, max_attempts, self._ttl, fence, suspects, self._known]
+        reply = cast("list[Any]", self._claim(args=args))
+        if not reply:
+            return None
+        if reply == [0]:
+            raise SuspectError(request_id)
+        if reply[0] < 0:
+            raise versions.UnsupportedVersionError(f"request {request_id}", -reply[0], self._known)
+        number, text, queue_ms, age_ms, first_ms, seq = reply
+        try:
+            request = GenerateRequest.from_json(text)
+        except ValueError as error:
+            failure = Failure(ErrorCode.INTERNAL, f"The worker can't read this request: {error}")
+            end = End(State.FAILED, error=failure)
+            self.append([Append(request_id, int(number), int(seq) + 1, end=end, fence=fence)])
+            return None
+        return Attempt(
+            request=request,
+            number=int(number),
+            fence=fence,
+            queue_ms=float(queue_ms),
+            age_ms=float(age_ms),
+            first_ms=None if float(first_ms) < 0 else float(first_ms),
+            first_seq=int(seq),
+        )
+
+    def append(self, items: Sequence[Append]) -> list[bool]:
+        """Deliver one step of several attempts in one round trip; for each, whether to go on.
+
+        ``False`` means that the request runs or waits elsewhere or is over: stop generating it.
+        Nothing of such an item is written.
+        """
+        args: list[Any] = [self._ttl]
+        for item in items:
+            args += _append_args(item)
+        return [bool(verdict) for verdict in self._append.call(args)]
+
+
+def new_fence() -> str:
+    """A word for one attempt alone."""
+    return uuid.uuid4().hex[:12]
+
+
+def _append_args(item: Append) -> Iterable[Any]:
+    if item.is_silent:
+        return (item.id, item.attempt, item.seq, "", 0, "", "", "", item.fence)
+    event = {**versions.written(versions.EVENT), "t": item.text, "k": item.tokens}
+    return (
+        item.id,
+        item.attempt,
+        item.seq,
+        _compact(event)[1:-1],
+        len(item.tokens),
+        "" if item.prompt_tokens is None else item.prompt_tokens,
+        "" if item.end is None else _compact({k: v for k, v in asdict(item.end).items() if v is not None}),
+        _compact([round(gap, 3) for gap in item.itl_ms]) if item.itl_ms else "",
+        item.fence,
+    )
+
+
+#: ``json.dumps`` with separators would make an encoder at each call.
+_compact = json.JSONEncoder(separators=(",", ":")).encode

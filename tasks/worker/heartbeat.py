@@ -1,0 +1,81 @@
+"""A child's heartbeat: keeps its registration alive, so that the API and its users know who serves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Event as Flag
+from threading import Thread
+
+from redis import Redis, RedisError
+
+from tasks.contract.status import Child
+from tasks.store import last_words
+from tasks.store.registry import HEARTBEAT_S, Registry, ServedModel
+
+logger = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """A thread that registers a child; Redis being away is no reason to stop."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        card: Child,
+        model: Path,
+        busy: Callable[[], int],
+        work: Callable[[], dict[str, int]],
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            redis: where to register.
+            card: what does not change of the child.
+            model: its model's file.
+            busy: says how many slots are in use.
+            work: says what the engine has done.
+        """
+        self._redis, self._registry = redis, Registry(redis)
+        self._card, self._model, self._busy, self._work = card, model, busy, work
+        self._closing = Flag()
+        self._thread = Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Register, and go on doing so."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Withdraw; returns when that is done."""
+        self._closing.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        self._try(self._introduce)
+        while not self._closing.wait(HEARTBEAT_S):
+            self._try(self._announce)
+        self._try(partial(self._registry.withdraw, self._card.id))
+
+    def _introduce(self) -> None:
+        with suppress(OSError):  # a file that is gone has been introduced by an earlier child
+            created = int(self._model.stat().st_mtime)
+            self._registry.add_model(ServedModel(self._card.model, self._card.n_ctx, created))
+        self._announce()
+        last_words.forget(self._redis, self._card.model)
+
+    def _announce(self) -> None:
+        self._registry.announce(replace(self._card, busy=self._busy(), work=self._work()))
+
+    @staticmethod
+    def _try(action: Callable[[], None]) -> None:
+        try:
+            action()
+        except RedisError as error:
+            logger.warning("could not register: %s", error)
+        except Exception:
+            # A heart that stops would take a child that works out of the list.
+            logger.exception("could not register")
