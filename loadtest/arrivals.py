@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from service.cli.client import ClientError, Sample, StatusError, chat_body, measure
-from service.cli.load import SYSTEM_PROMPT, prompts
+from service.client.api_client import ClientError, Sample, StatusError, chat_body, measure
+from service.client.load_run import SYSTEM_PROMPT, prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ import click
 from rich.progress import Progress
 
 from loadtest.compare.servers import Setting, ours, running
-from service.cli.client import served_model
-from service.cli.load import Load, run_load
+from service.client.api_client import served_model
+from service.client.load_run import Load, run_load
 from service.weights.model_files import default_model
 
 #: In a process of its own: prints seconds for prompts of ``pp`` and answers of ``tg`` tokens, ``n`` at once.

@@ -15,8 +15,8 @@ from rich.progress import Progress
 
 from loadtest.compare.servers import Setting, Variant, running
 from loadtest.tables import comparison
-from service.cli.client import Sample, chat_body, measure, served_model
-from service.cli.load import prompts
+from service.client.api_client import Sample, chat_body, measure, served_model
+from service.client.load_run import prompts
 from service.weights.model_files import default_model
 from tasks.contract.percentile import percentile
 

@@ -16,8 +16,8 @@ import psutil
 from rich.progress import track
 
 from loadtest.compare.servers import Running, Setting, ours, running
-from service.cli.client import served_model
-from service.cli.load import Load, run_load
+from service.client.api_client import served_model
+from service.client.load_run import Load, run_load
 from service.weights.model_files import default_model
 
 COMPUTE = "children, computing threads"

@@ -17,9 +17,9 @@ import click
 from rich.progress import Progress
 
 from loadtest.compare.servers import Setting, ours, running
-from service.cli.client import served_model
-from service.cli.load import Load, run_load
-from service.supervisor import valkey
+from service.client.api_client import served_model
+from service.client.load_run import Load, run_load
+from service.supervisor.programs import valkey
 from service.weights.model_files import default_model
 
 SYNC = {True: ("--appendonly", "yes", "--appendfsync", "everysec"), False: ("--appendonly", "no")}

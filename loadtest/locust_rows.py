@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.cli.client import Sample
+from service.client.api_client import Sample
 
 
 def fire(environment: Any, name: str, seconds: float, **extra: Any) -> None:

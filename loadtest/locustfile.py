@@ -12,8 +12,8 @@ from argparse import ArgumentParser
 from locust import User, constant, events, task
 
 from loadtest.locust_rows import fire, fire_sample
-from service.cli.client import ClientError, chat_body, measure, served_model
-from service.cli.load import SYSTEM_PROMPT, prompts
+from service.client.api_client import ClientError, chat_body, measure, served_model
+from service.client.load_run import SYSTEM_PROMPT, prompts
 
 _PROMPTS = prompts()
 

@@ -15,7 +15,7 @@ from locust import User, constant, events, task
 
 from loadtest.arrivals import arrive, chat_bodies
 from loadtest.locust_rows import fire, fire_sample
-from service.cli.client import ClientError, served_model
+from service.client.api_client import ClientError, served_model
 
 
 @events.init_command_line_parser.add_listener

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from loadtest.compare.servers import Setting, ours, running
-from service.cli.client import Sample, chat_body, measure, served_model
-from service.cli.load import SYSTEM_PROMPT, prompts
+from service.client.api_client import Sample, chat_body, measure, served_model
+from service.client.load_run import SYSTEM_PROMPT, prompts
 from service.weights.model_files import default_model
 from tasks.contract.percentile import percentile
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from loadtest.browsers import NoBrowserError, chromium
-from service.cli.client import ClientError, chat_body, measure, served_model
-from service.cli.load import SYSTEM_PROMPT, prompts
-from service.cli.private import service_at
+from service.cli.common.private import service_at
+from service.client.api_client import ClientError, chat_body, measure, served_model
+from service.client.load_run import SYSTEM_PROMPT, prompts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -20,8 +20,8 @@ from rich.progress import track
 
 from loadtest.compare.servers import Running, Setting, ours, running
 from loadtest.speculation import TEXTS
-from service.cli.client import Sample, chat_body, measure, served_model
-from service.cli.load import prompts
+from service.client.api_client import Sample, chat_body, measure, served_model
+from service.client.load_run import prompts
 from service.weights.model_files import default_model
 from tasks.contract.percentile import percentile
 

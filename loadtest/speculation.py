@@ -15,8 +15,8 @@ import click
 from rich.progress import Progress
 
 from loadtest.compare.servers import Running, Setting, ours, running
-from service.cli.client import chat_body, measure, served_model
-from service.cli.load import prompts
+from service.client.api_client import chat_body, measure, served_model
+from service.client.load_run import prompts
 from service.weights.model_files import default_model
 
 #: Paragraphs to summarise.

@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from loadtest.compare.servers import Setting, ours, running
-from service.cli.client import ClientError, Sample, chat_body, measure, served_model
-from service.cli.load import prompts
+from service.client.api_client import ClientError, Sample, chat_body, measure, served_model
+from service.client.load_run import prompts
 from service.weights.model_files import default_model
 from tasks.contract.percentile import percentile
 

@@ -26,7 +26,7 @@ from tasks.store.janitor import Janitor
 from tasks.store.last_words import LastWords
 from tasks.store.registry import Registry
 from tasks.store.requests import RequestStore
-from tasks.store.status import Refusals, StatusReader
+from tasks.store.status_reader import Refusals, StatusReader
 
 #: Connections to Redis at once; commands take well under a millisecond, so more would only cost.
 MAX_CONNECTIONS = 64

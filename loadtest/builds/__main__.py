@@ -17,8 +17,8 @@ from loadtest.builds.busy import one_core_busy
 from loadtest.builds.report import Measurement, Report, as_json, markdown
 from loadtest.compare.told import build_of
 from service.bench.encodings import all_encoded
+from service.cli.common.terminal import progress_bar
 from service.cli.model import shown_progress
-from service.cli.terminal import progress_bar
 
 
 @click.command()

@@ -15,9 +15,9 @@ from rich.progress import Progress
 from loadtest.compare import servers
 from loadtest.compare.report import About, Comparison, Measurement, as_json, markdown
 from service.bench.encodings import all_encoded, encoding_of
-from service.cli.client import served_model
-from service.cli.load import Load, run_load
 from service.cli.model import shown_progress
+from service.client.api_client import served_model
+from service.client.load_run import Load, run_load
 
 
 @click.command()

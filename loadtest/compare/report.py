@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from loadtest import tables
 from service.bench.machine import machine
-from service.cli.load import Summary
+from service.client.load_run import Summary
 from tasks.engine.kept import kernel_features
 
 

@@ -19,8 +19,8 @@ from rich.progress import Progress
 from loadtest.arrivals import chat_bodies, poisson, run_open
 from loadtest.compare.servers import Running, Setting, ours, running
 from loadtest.overload.verdict import Capacity, Verdict, lines
-from service.cli.client import served_model
-from service.cli.load import Load, Summary, run_load
+from service.client.api_client import served_model
+from service.client.load_run import Load, Summary, run_load
 from service.weights.model_files import default_model
 
 

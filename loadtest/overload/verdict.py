@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from loadtest.arrivals import Arrival
-from service.cli.load import Summary
+from service.client.load_run import Summary
 from tasks.contract.percentile import percentile
 
 

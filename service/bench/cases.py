@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.cli.load import Load
+from service.client.load_run import Load
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.bench.machine import machine
-from service.bench.measure import Result
+from service.bench.run_case import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from service.bench.cases import Case, Encoded, slots_each
-from service.cli.load import Load
+from service.client.load_run import Load
 
 #: Throughputs this near to the best, as a share of it, are noise; the least memory decides then.
 NOISE = 0.03

@@ -6,9 +6,9 @@ import os
 
 import click
 
-from service.cli.options import SettingsCommand, read_settings, settings_options
+from service.cli.common.options import SettingsCommand, read_settings, settings_options
 from service.settings import ApiSettings
-from service.supervisor.parts import API_COMMAND, PACKAGES
+from service.supervisor.programs.plan import API_COMMAND, PACKAGES
 
 
 @click.command(cls=SettingsCommand)

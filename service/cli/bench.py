@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from service.cli.client import ClientError, served_model
-from service.cli.load import Load, Summary, run_load
-from service.cli.options import SettingsCommand, settings_options
-from service.cli.private import service_at
+from service.cli.common.options import SettingsCommand, settings_options
+from service.cli.common.private import service_at
+from service.cli.common.terminal import console
 from service.cli.sweep import sweep, sweep_options
-from service.cli.terminal import console
+from service.client.api_client import ClientError, served_model
+from service.client.load_run import Load, Summary, run_load
 from service.settings import ApiSettings
 from tasks.settings import WorkerSettings
 

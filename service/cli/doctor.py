@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from service.cli.options import SettingsCommand, read_settings, settings_options
-from service.cli.terminal import console
+from service.cli.common.options import SettingsCommand, read_settings, settings_options
+from service.cli.common.terminal import console
 from service.doctor.examine import examine_model, examine_place
 from service.doctor.finding import Finding, Level
 from service.settings import ApiSettings

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from service.cli.client import ClientError, chat_body, parse, served_model, stream, text_of
-from service.cli.options import SettingsCommand, settings_options
-from service.cli.private import service_at
-from service.cli.terminal import console
+from service.cli.common.options import SettingsCommand, settings_options
+from service.cli.common.private import service_at
+from service.cli.common.terminal import console
+from service.client.api_client import ClientError, chat_body, parse, served_model, stream, text_of
 from tasks.settings import WorkerSettings
 
 #: The server's timings that are shown, in this order, with what they mean.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from service.cli.terminal import console, unwinding_on_sigterm
+from service.cli.common.terminal import console, unwinding_on_sigterm
 from service.weights import model_files
 
 if TYPE_CHECKING:

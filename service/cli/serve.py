@@ -7,17 +7,17 @@ import sys
 
 import click
 
-from service.cli.options import SettingsCommand, read_settings, settings_options, variable
-from service.cli.prepare import UnfitError, prepare_model
-from service.cli.voice import voice_for
+from service.cli.common.options import SettingsCommand, read_settings, settings_options, variable
+from service.cli.common.prepare import UnfitError, prepare_model
+from service.cli.common.voice import voice_for
 from service.settings import ApiSettings
 from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.local import running
-from service.supervisor.parts import Plan
-from service.supervisor.probe import local_url, require_free
+from service.supervisor.programs.plan import Plan
+from service.supervisor.programs.probe import local_url, require_free
+from service.supervisor.programs.valkey import require_reachable
 from service.supervisor.settings import LocalSettings
 from service.supervisor.signals import STOPPING, Signals
-from service.supervisor.valkey import require_reachable
 from tasks.settings import WorkerSettings
 from tasks.settings_file import settings_file
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.cli.client import ClientError
-from service.cli.options import read_settings
-from service.cli.terminal import console, progress_bar
+from service.cli.common.options import read_settings
+from service.cli.common.terminal import console, progress_bar
+from service.client.api_client import ClientError
 
 if TYPE_CHECKING:
     from service.bench.cases import Case, Sweep
-    from service.bench.measure import Result
     from service.bench.report import Row
+    from service.bench.run_case import Result
 
 #: The whole table, and the one for a first look.
 _ENCODINGS, _LOADS, _N_PREDICT = "Q4_0,Q4_K_M,Q8_0,F16", "1,4,8,16", 128
@@ -94,7 +94,7 @@ def _results(plan: Sweep) -> Iterator[Result]:
 
 
 def _measured(case: Case, plan: Sweep, tell: Callable[[str, int], None]) -> Iterator[Result]:
-    from service.bench.measure import serving
+    from service.bench.run_case import serving
 
     tell(f"{case}: starting", 0)
     try:

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import click
 
-from service.cli.client import ClientError
-from service.cli.snapshot import History, fetch
-from service.cli.terminal import console
+from service.cli.common.terminal import console
+from service.client.api_client import ClientError
+from service.top.rates import History, fetch
 from tasks.contract.status import Status
 
 #: Lines of everything but the recent requests and the children.
@@ -38,7 +38,7 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
 
 
 def _print(status: Status) -> None:
-    from service.cli.top_view import view
+    from service.top.view import view
 
     shown, history = console(), History()
     history.add(status)
@@ -48,7 +48,7 @@ def _print(status: Status) -> None:
 def _watch(status: Status, following: Iterator[Status | ClientError]) -> None:
     from rich.live import Live
 
-    from service.cli.top_view import view
+    from service.top.view import view
 
     shown, history = console(), History()
     history.add(status)

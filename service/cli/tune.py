@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.cli.client import ClientError
-from service.cli.options import SettingsCommand, read_settings, settings_options, variable
-from service.cli.terminal import console, progress_bar
+from service.cli.common.options import SettingsCommand, read_settings, settings_options, variable
+from service.cli.common.terminal import console, progress_bar
+from service.client.api_client import ClientError
 from tasks.settings import Shape, WorkerSettings, available_cores
 from tasks.settings_file import default_settings_file, settings_file
 
 if TYPE_CHECKING:
     from service.bench.cases import Case
     from service.bench.tuning import Choice, Failure, Outcome, Trial
-    from service.cli.load import Load
+    from service.client.load_run import Load
 
 _TUNED = ("workers", "threads", "slots")
 
@@ -75,7 +75,7 @@ def tune(budget: float, concurrency: int, is_written: bool, out: Path | None, **
     Measures workers x threads x slots x encoding, each in a service of its own with --concurrency requests
     at once: all of them shortly, then the better half for longer, and so on.
     """
-    from service.cli.settings_file import writable
+    from service.cli.common.write_settings import writable
 
     search = _Search(time.monotonic() + budget, concurrency)
     target = writable(out or settings_file() or default_settings_file()) if is_written else None
@@ -138,7 +138,7 @@ class _Search:
 
 
 def _trial(case: Case, load: Load, tell: Callable[[], None]) -> Trial | Failure:
-    from service.bench.measure import serving
+    from service.bench.run_case import serving
     from service.bench.tuning import Failure, Trial
 
     try:
@@ -183,7 +183,7 @@ def _print(outcome: Outcome, choice: Choice) -> None:
 
 
 def _write(path: Path, case: Case) -> None:
-    from service.cli.settings_file import write_settings
+    from service.cli.common.write_settings import write_settings
 
     values: dict[str, str | int] = {"model": str(case.model.path.absolute())}
     values |= {"workers": case.workers, "threads": case.threads, "slots": case.slots}

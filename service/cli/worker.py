@@ -6,9 +6,9 @@ import os
 
 import click
 
-from service.cli.options import SettingsCommand, read_settings, settings_options
-from service.cli.prepare import prepare_model
-from service.supervisor.parts import PACKAGES, worker_command
+from service.cli.common.options import SettingsCommand, read_settings, settings_options
+from service.cli.common.prepare import prepare_model
+from service.supervisor.programs.plan import PACKAGES, worker_command
 from tasks.settings import WorkerSettings
 
 

@@ -53,7 +53,7 @@ def look_at_kernels(path: Path, settings: WorkerSettings) -> Finding:
         "threads": shape.workers * shape.threads,
     }
     try:
-        found = ask("tasks.engine.kernels.report", json.dumps(asked))
+        found = ask("tasks.engine.kernels.check", json.dumps(asked))
     except NativeError as error:
         return Finding("kernels", Level.PROBLEM, str(error), _REPAIR if "kernels" in str(error) else "")
     return Finding.judge("kernels", f"computed with {found['chosen']}", warning=found["warning"])

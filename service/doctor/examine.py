@@ -9,7 +9,7 @@ from service.doctor.build import look_at_build, look_at_kernels
 from service.doctor.cores import look_at_cores
 from service.doctor.finding import Finding, Level
 from service.doctor.memory import look_at_memory
-from service.doctor.model import look_at_context, read_model
+from service.doctor.model_fit import look_at_context, read_model
 from service.doctor.place import look_at_metrics_port, look_at_port, look_at_state, look_at_traces
 from service.doctor.store import look_at_embedded, look_at_store
 from service.settings import ApiSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.doctor.finding import Finding, mib
-from service.doctor.model import ModelFacts
+from service.doctor.model_fit import ModelFacts
 from tasks.memory_need import Need, available_bytes
 from tasks.settings import WorkerSettings
 

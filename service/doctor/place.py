@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from service.doctor.finding import Finding, Level, mib
 from service.supervisor.errors import ServiceError
-from service.supervisor.probe import answers_200, local_url, require_free
+from service.supervisor.programs.probe import answers_200, local_url, require_free
 from service.supervisor.state import locked
 
 #: Bytes that should be free for the queue's file and logs.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from redis import RedisError
 
 from service.doctor.finding import Finding, Level, mib
-from service.supervisor import valkey
 from service.supervisor.errors import ServiceError
+from service.supervisor.programs import valkey
 from tasks.store.connect import connect
 
 if TYPE_CHECKING:

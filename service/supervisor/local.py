@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from service.supervisor.follow import Follower
 from service.supervisor.keeper_link import KeeperLink
-from service.supervisor.part import Part
-from service.supervisor.parts import Plan, parts
+from service.supervisor.programs.part import Part
+from service.supervisor.programs.plan import Plan, parts
 from service.supervisor.signals import Signals
 from service.supervisor.state import locked
 from service.supervisor.supervisor import Supervisor

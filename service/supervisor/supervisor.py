@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Self
 
 from service.supervisor.backoff import Backoff
-from service.supervisor.child import Child
 from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.follow import Follower
 from service.supervisor.keeper_link import KeeperLink
-from service.supervisor.part import Part
+from service.supervisor.part_process import Child
+from service.supervisor.programs.part import Part
 from service.supervisor.signals import Signals
 
 #: Seconds between two looks: at a part that starts, at logs that are followed, and when all is well.

@@ -19,6 +19,7 @@ from redis import RedisError
 from tasks.worker.ending.crash_loop import HOPELESS
 from tasks.worker.ending.give_up import say_last_words
 from tasks.worker.lease_renewal import held_requests
+from tasks.worker.pool.children import child_pids
 
 logger = logging.getLogger(__name__)
 
@@ -132,9 +133,9 @@ def _later(seconds: float, action: Callable[[], None]) -> threading.Timer:
 
 
 def _signal_children(pool: Any, signum: int) -> None:
-    for child in list(pool._pool._pool if pool._pool else ()):
+    for pid in child_pids(pool):
         try:
-            os.kill(child.pid, signum)
+            os.kill(pid, signum)
         except ProcessLookupError:
             continue
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from billiard import current_process
 from celery import current_app, shared_task, signals
 from celery.concurrency import get_implementation
 from celery.concurrency.prefork import TaskPool as Prefork
@@ -32,6 +31,7 @@ from tasks.worker.ending.crash_loop import HOPELESS
 from tasks.worker.ending.diagnosis import Circumstances, explain_refusal
 from tasks.worker.ending.give_up import refuse_to_start
 from tasks.worker.ending.model_file import ModelFile
+from tasks.worker.pool.children import child_index
 from tasks.worker.pool.slot_pool import TaskPool
 
 logger = logging.getLogger(__name__)
@@ -94,8 +94,7 @@ class ProcessEngine:
             return self._child
 
     def _share(self) -> Share:
-        # billiard numbers a pool's children; a replacement takes the number of the dead one.
-        index = getattr(current_process(), "index", 0)
+        index = child_index()
         tally = current_app.tallies.row(index)
         if tally.counts(["starts"])["starts"]:
             tally.add("restarts")

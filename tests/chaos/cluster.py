@@ -12,8 +12,8 @@ from typing import cast
 from redis import Redis, RedisError
 
 from service.supervisor.keeper_link import KeeperLink
-from service.supervisor.probe import answers_200
-from service.supervisor.valkey import binary
+from service.supervisor.programs.probe import answers_200
+from service.supervisor.programs.valkey import binary
 from tasks.contract import redis_names
 from tasks.contract.messages import queue_name
 from tasks.queue.leases import UNACKED_OPTIONS

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from service.supervisor.probe import answers_200
+from service.supervisor.programs.probe import answers_200
 from tests.chaos import namespaces
 from tests.chaos.clients import Streamer
 from tests.chaos.cluster import WORKERS, Cluster, Running

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from service.supervisor.probe import answers_200
+from service.supervisor.programs.probe import answers_200
 from tests.ports import free_port
 from tests.waiting import wait_until
 

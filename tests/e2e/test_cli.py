@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.client import chat_body, measure, parse, served_model, stream, text_of
-from service.supervisor.probe import answers_200
+from service.client.api_client import chat_body, measure, parse, served_model, stream, text_of
+from service.supervisor.programs.probe import answers_200
 from tasks.worker.ending.crash_loop import HOPELESS
 from tests.e2e.serving import COMMAND, Served, are_gone, clean_environment, run_command
 from tests.ports import free_port

@@ -19,7 +19,7 @@ from tasks.queue.submit import RequestQueue
 from tasks.store import last_words
 from tasks.store.registry import LAST_RELEASE_FIELDS, Registry, ServedModel
 from tasks.store.requests import RequestStore
-from tasks.store.status import StatusReader
+from tasks.store.status_reader import StatusReader
 from tasks.worker.attempt_store import AttemptStore
 from tests.integration.http_rig import MODEL, Api, ScriptedWorker
 from tests.integration.life import MAX_ATTEMPTS, Life

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from service.bench.cases import Case, Encoded, shapes_for
 from service.bench.encodings import coarser
 from service.bench.tuning import ROUNDS, Failure, Trial, candidates, choose, halve, survivors
-from service.cli.load import Load
-from service.cli.settings_file import write_settings
+from service.cli.common.write_settings import write_settings
 from service.cli.tune import tune
+from service.client.load_run import Load
 
 pytestmark = pytest.mark.unit
 

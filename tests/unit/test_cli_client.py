@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from service.cli.client import ClientError, Sample, chat_body, measure, served_model
-from service.cli.load import Load, prompts, run_load, summarize
+from service.client.api_client import ClientError, Sample, chat_body, measure, served_model
+from service.client.load_run import Load, prompts, run_load, summarize
 from tasks.contract.percentile import percentile
 
 pytestmark = pytest.mark.unit

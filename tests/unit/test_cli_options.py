@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cli import main
-from service.cli.options import SettingsCommand, read_settings, settings_options
+from service.cli.common.options import SettingsCommand, read_settings, settings_options
 from service.settings import ApiSettings
 from tasks.settings import WorkerSettings
 

@@ -18,7 +18,7 @@ from service.supervisor.backoff import Backoff
 from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.follow import Follower
 from service.supervisor.keeper_link import KeeperLink
-from service.supervisor.part import Part
+from service.supervisor.programs.part import Part
 from service.supervisor.signals import Signals
 from service.supervisor.state import locked
 from service.supervisor.supervisor import Supervisor

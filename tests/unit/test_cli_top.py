@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from service.cli.snapshot import History, e2e_ms, fresh, other_ms
 from service.cli.top import top
-from service.cli.top_view import BAR, sparkline, timeline, view
+from service.top.rates import History, e2e_ms, fresh, other_ms
+from service.top.view import BAR, sparkline, timeline, view
 from tasks.contract.status import Child, FinishedRequest, ModelStatus, Status, Totals
 from tasks.contract.tolerant import read
 

@@ -14,7 +14,7 @@ from service.doctor.build import look_at_build
 from service.doctor.cores import look_at_cores
 from service.doctor.finding import Level
 from service.doctor.memory import look_at_memory
-from service.doctor.model import ModelFacts, look_at_context
+from service.doctor.model_fit import ModelFacts, look_at_context
 from service.doctor.place import look_at_metrics_port, look_at_port, look_at_state, look_at_traces
 from tasks.memory_need import CHILD_BYTES, Need, _left_in_groups
 from tasks.settings import WorkerSettings, available_cores

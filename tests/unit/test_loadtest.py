@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from loadtest.arrivals import Arrival, poisson, run_open
 from loadtest.cpu import COMPUTE, OTHER, REST, Threads, report, split
 from loadtest.overload.verdict import Capacity, Verdict, lines
-from service.cli.client import Sample
+from service.client.api_client import Sample
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from service.cli.options import SettingsCommand, read_settings, settings_options
+from service.cli.common.options import SettingsCommand, read_settings, settings_options
 from service.settings import ApiSettings
 from tasks.settings import WorkerSettings
 from tasks.settings_file import SettingsFileError, default_settings_file, settings_file

@@ -29,7 +29,7 @@ from tasks.contract.status import Child
 from tasks.contract.tolerant import UnreadableError, read, read_or_warn
 from tasks.contract.versions import UnsupportedVersionError
 from tasks.store.registry import ServedModel
-from tasks.store.status import Finished
+from tasks.store.status_reader import Finished
 from tests.newer import NEWER, WiderRequest
 from tests.unit.test_messages import ends, events, requests
 

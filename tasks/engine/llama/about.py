@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.engine.llama.library import llama_cpp as ll
 from tasks.engine.llama.library import load_best
-from tasks.engine.llama.messages import listen
+from tasks.engine.llama.log import listen
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tasks.engine.errors import NO_MEMORY, ModelError
 from tasks.engine.llama.library import llama_cpp as ll
-from tasks.engine.llama.messages import recent_errors
+from tasks.engine.llama.log import recent_errors
 from tasks.engine.llama.model import Model
 
 

@@ -15,7 +15,7 @@ from tasks.engine.errors import ModelError
 from tasks.engine.kernels.choice import KernelSet
 from tasks.engine.llama.library import llama_cpp as ll
 from tasks.engine.llama.library import load_best, load_kernels
-from tasks.engine.llama.messages import listen, recent_errors
+from tasks.engine.llama.log import listen, recent_errors
 
 
 class Model:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tasks.engine.errors import ModelError
 from tasks.engine.llama.library import llama_cpp as ll
-from tasks.engine.llama.messages import listen, recent_errors
+from tasks.engine.llama.log import listen, recent_errors
 
 
 def main() -> int:

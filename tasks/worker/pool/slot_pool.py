@@ -21,7 +21,7 @@ from tasks.worker.pool.affinity import Affinity
 from tasks.worker.pool.guarded_pool import GuardedPool, GuardedTaskPool
 from tasks.worker.pool.placement import Crew, advised
 from tasks.worker.pool.slot_worker import SlotWorker
-from tasks.worker.pool.slots import Slots
+from tasks.worker.pool.taken_slots import Slots
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from service.supervisor.part import Part
+from service.supervisor.programs.part import Part
 from tasks.worker.ending.crash_loop import HOPELESS
 
 if TYPE_CHECKING:

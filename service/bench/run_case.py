@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import psutil
 
 from service.bench.cases import Case
-from service.cli.client import served_model
-from service.cli.load import Load, Summary, run_load
-from service.cli.private import service_at
+from service.cli.common.private import service_at
+from service.client.api_client import served_model
+from service.client.load_run import Load, Summary, run_load
 
 #: Tokens of the answers that warm a service up, and how many of them at most.
 WARM_TOKENS, WARM_REQUESTS = 4, 4

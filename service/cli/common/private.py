@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 
-from service.cli.options import read_settings
-from service.cli.prepare import prepare_model
-from service.cli.terminal import unwinding_on_sigterm
+from service.cli.common.options import read_settings
+from service.cli.common.prepare import prepare_model
+from service.cli.common.terminal import unwinding_on_sigterm
 from service.supervisor.errors import ServiceError
 from service.supervisor.local import running
-from service.supervisor.parts import Plan
+from service.supervisor.programs.plan import Plan
+from service.supervisor.programs.valkey import free_port
 from service.supervisor.signals import Signals
-from service.supervisor.valkey import free_port
 from tasks.settings import WorkerSettings
 
 

@@ -91,7 +91,7 @@ def read_settings(cls: type[S]) -> S:
     """The settings of this process. Bad ones end the command with a line that names the option."""
     from pydantic import ValidationError
 
-    from service.cli.settings_file import require_known_keys
+    from service.cli.common.write_settings import require_known_keys
 
     require_known_keys()
     try:
@@ -185,7 +185,7 @@ def _one_line(error: ValidationError) -> str:
 
 
 def _of_file(names: Iterable[str]) -> list[str]:
-    from service.cli.settings_file import from_file
+    from service.cli.common.write_settings import from_file
 
     once = list(dict.fromkeys(names))
     return from_file(once, {name: _variables(name) for name in once})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from service.cli.client import ClientError, get_json
+from service.client.api_client import ClientError, get_json
 from tasks.contract.status import FinishedRequest, Status
 from tasks.contract.tolerant import UnreadableError, read
 

@@ -1,4 +1,4 @@
-"""``python -m tasks.engine.kernels.report SHAPE``: compute now, and say which kernels work, in JSON.
+"""``python -m tasks.engine.kernels.check SHAPE``: compute now, and say which kernels work, in JSON.
 
 Exit status 1 and one message on standard error when none does.
 """

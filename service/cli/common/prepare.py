@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.cli.options import read_settings, variable
+from service.cli.common.options import read_settings, variable
 from service.weights import model_files
 from service.weights.llama_subprocess import NativeError, ask
 from tasks.worker.ending.crash_loop import HOPELESS

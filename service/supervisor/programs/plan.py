@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.supervisor import valkey
-from service.supervisor.part import Part
-from service.supervisor.probe import answers_200
-from service.supervisor.words import words_of
+from service.supervisor.programs import valkey
+from service.supervisor.programs.part import Part
+from service.supervisor.programs.probe import answers_200
+from service.supervisor.programs.worker_words import words_of
 
 #: Seconds a part gets to end by itself when its drain is over, before SIGKILL.
 _MARGIN_S = 10.0
@@ -26,7 +26,7 @@ API_COMMAND = (
 )
 #: Where the parts run: Celery and gunicorn import from the working directory first, and anyone's may hold
 #: a folder that is called ``service`` or ``tasks``.
-PACKAGES = Path(__file__).resolve().parents[2]
+PACKAGES = Path(__file__).resolve().parents[3]
 
 
 def worker_command(name: str, log_level: str) -> tuple[str, ...]:

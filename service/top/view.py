@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.snapshot import History, e2e_ms, fresh, other_ms
+from service.top.rates import History, e2e_ms, fresh, other_ms
 from tasks.contract.percentile import percentile
 from tasks.contract.status import Child, FinishedRequest, Status
 

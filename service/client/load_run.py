@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from service.cli.client import ClientError, Sample, chat_body, measure
+from service.client.api_client import ClientError, Sample, chat_body, measure
 from tasks.contract.percentile import percentile
 
 #: Shared by all requests, like a service's own; the users' prompts never repeat.

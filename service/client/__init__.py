@@ -1,0 +1,1 @@
+"""A client of the API, for the commands and the benchmarks."""

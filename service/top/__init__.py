@@ -1,0 +1,1 @@
+"""What `inference-server top` shows."""

@@ -1,0 +1,16 @@
+"""What the rest of the worker may ask about a prefork pool's children."""
+
+from __future__ import annotations
+
+from billiard import current_process
+from celery.concurrency.prefork import TaskPool
+
+
+def child_index() -> int:
+    """This process's number among a pool's children, which a dead child leaves to its replacement; else 0."""
+    return int(getattr(current_process(), "index", 0))
+
+
+def child_pids(pool: TaskPool) -> list[int]:
+    """The process ids of a pool's children, none before it has started and after it has stopped."""
+    return [child.pid for child in pool._pool._pool] if pool._pool else []
