@@ -78,16 +78,8 @@ def build(settings: ApiSettings) -> Runtime:
     subscriber = Subscriber(redis, on_freed=places.wake)
     catalog = Catalog(registry, settings.served_name)
     metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
-    outcomes = OutcomeReader(redis, metrics.observe)
-    janitor, refusals = Janitor(redis), Refusals(redis)
-
-    def keep_house() -> None:
-        metrics.expect(catalog.names)
-        catalog.refresh()
-        store.expire_due()
-        janitor.tidy()
-        refusals.flush()
-
+    outcomes, refusals = OutcomeReader(redis, metrics.observe), Refusals(redis)
+    keep_house = _Housekeeping(metrics, catalog, store, Janitor(redis), refusals).round
     return Runtime(
         settings=settings,
         jobs=Jobs(store, queue, subscriber, places, settings.queue_timeout),
@@ -103,6 +95,22 @@ def build(settings: ApiSettings) -> Runtime:
         ),
         read_last_words=partial(last_words.read, redis),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Housekeeping:
+    metrics: Metrics
+    catalog: Catalog
+    store: RequestStore
+    janitor: Janitor
+    refusals: Refusals
+
+    def round(self) -> None:
+        self.metrics.expect(self.catalog.names)
+        self.catalog.refresh()
+        self.store.expire_due()
+        self.janitor.tidy()
+        self.refusals.flush()
 
 
 def client(redis_url: str) -> Redis:

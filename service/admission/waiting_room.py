@@ -1,7 +1,7 @@
 """Waiting for a place in a full queue: first come, first served among this process's waiters.
 
-The queue itself knows no waiters. Whoever stands first here tries again whenever a place became free (the
-subscriber hears of it), and now and then besides, since pub/sub may lose word of it.
+The queue itself knows no waiters. The first one here tries again whenever a place becomes free (the
+subscriber hears of it), and every half second besides, since pub/sub may lose the message.
 """
 
 from __future__ import annotations

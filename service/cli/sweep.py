@@ -94,7 +94,7 @@ def _results(plan: Sweep) -> Iterator[Result]:
 
 
 def _measured(case: Case, plan: Sweep, tell: Callable[[str, int], None]) -> Iterator[Result]:
-    from service.bench.run_case import serving
+    from service.cli.common.case_service import serving
 
     tell(f"{case}: starting", 0)
     try:

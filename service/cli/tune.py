@@ -138,8 +138,8 @@ class _Search:
 
 
 def _trial(case: Case, load: Load, tell: Callable[[], None]) -> Trial | Failure:
-    from service.bench.run_case import serving
     from service.bench.tuning import Failure, Trial
+    from service.cli.common.case_service import serving
 
     try:
         with serving(case) as service:

@@ -15,7 +15,7 @@ from tasks.settings import WorkerSettings
 @click.command(cls=SettingsCommand)
 @settings_options(WorkerSettings)
 def worker() -> None:
-    """Run a worker host alone; it joins whoever uses the same --redis-url.
+    """Run a worker host alone; it joins the service at --redis-url.
 
     It becomes ``celery -A tasks worker``: SIGTERM lets running requests finish for --drain-timeout seconds.
     """

@@ -13,7 +13,7 @@ GUARDED = "/v1/"
 
 
 def register(app: Flask, keys: tuple[str, ...]) -> None:
-    """Have the API answer 401 to whoever brings none of ``keys``; without any, nobody needs one."""
+    """Have the API answer 401 to a request without one of ``keys``; if there are none, none is needed."""
     if not keys:
         return
     known = [key.encode() for key in keys]

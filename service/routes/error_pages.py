@@ -23,41 +23,48 @@ log = logging.getLogger(__name__)
 
 def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
     """Render all errors of ``app``. ``on_refused`` is told of requests not accepted, for the metrics."""
+    pages = _Pages(on_refused)
+    app.register_error_handler(ApiError, pages.api_error)
+    app.register_error_handler(HTTPException, pages.http_error)
+    app.register_error_handler(RedisError, pages.store_error)
+    app.register_error_handler(UnsupportedVersionError, pages.newer_format)
+    app.register_error_handler(Exception, pages.unexpected)
 
-    def render(error: ApiError) -> Response:
+
+class _Pages:
+    def __init__(self, on_refused: Callable[[ApiError], None]) -> None:
+        self._on_refused = on_refused
+
+    def api_error(self, error: ApiError) -> Response:
         if request.blueprint == "openai" and not error.was_accepted:
-            on_refused(error)
+            self._on_refused(error)
         request_log.present().fail(error)
         response = jsonify(error.body)
         response.status_code = error.status
         response.headers.update(error.headers)
         return response
 
-    def render_http(error: HTTPException) -> Response:
-        response = render(_from_http(error))
+    def http_error(self, error: HTTPException) -> Response:
+        response = self.api_error(_from_http(error))
         if isinstance(error, MethodNotAllowed) and error.valid_methods:
             response.headers["Allow"] = ", ".join(error.valid_methods)
         return response
 
-    def render_store(error: RedisError) -> Response:
+    def store_error(self, error: RedisError) -> Response:
         if isinstance(error, OutOfMemoryError):
             log.warning("Redis is at its maxmemory and takes no new requests")
-            return render(store_full())
+            return self.api_error(store_full())
         log.warning("Redis can't be reached: %s", error)
-        return render(store_unavailable())
+        return self.api_error(store_unavailable())
 
-    def render_newer(error: UnsupportedVersionError) -> Response:
-        return render(newer_format(error))
+    def newer_format(self, error: UnsupportedVersionError) -> Response:
+        return self.api_error(newer_format(error))
 
-    def render_unexpected(error: Exception) -> Response:
+    def unexpected(self, error: Exception) -> Response:
         log.error("Unexpected error", exc_info=error)
-        return render(ApiError(500, "internal_error", "Something went wrong in the server; see its log."))
-
-    app.register_error_handler(ApiError, render)
-    app.register_error_handler(HTTPException, render_http)
-    app.register_error_handler(RedisError, render_store)
-    app.register_error_handler(UnsupportedVersionError, render_newer)
-    app.register_error_handler(Exception, render_unexpected)
+        return self.api_error(
+            ApiError(500, "internal_error", "Something went wrong in the server; see its log.")
+        )
 
 
 _HTTP_CODES = {

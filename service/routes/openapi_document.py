@@ -23,30 +23,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Concurrent Inference Server", "version": _version()},
-        "paths": {
-            "/v1/chat/completions": {"post": _generate("Answer a conversation", "ChatBody")},
-            "/v1/completions": {"post": _generate("Continue a text", "CompletionBody")},
-            "/v1/requests/{id}": {
-                "parameters": [_ID],
-                "get": _operation(
-                    "Poll a request", {"200": _json("Its state and its answer", "Request")}, [_PREFER]
-                ),
-                "delete": _operation("Cancel a request", {"200": _json("Its state", "Request")}),
-            },
-            "/v1/requests/{id}/events": {
-                "parameters": [_ID],
-                "get": _operation("Stream a request's answer", {"200": _STREAM}, [_LAST_EVENT_ID]),
-            },
-            "/v1/models": {"get": _operation("List the models", {"200": _json("OpenAI's list")})},
-            "/v1/status": {
-                "get": _operation("Look at the whole service", {"200": _json("All of it now", "Status")})
-            },
-            "/healthz": {"get": _operation("Whether the process lives", {"200": _json("It does")})},
-            "/readyz": {"get": _operation("Whether a worker holds a model", {"200": _json("One does")})},
-            "/metrics": {
-                "get": _operation("Figures for Prometheus", {"200": {"description": "Text format"}})
-            },
-        },
+        "paths": _paths(),
         "security": [{}, {"key": []}],  # a key only where the server has some
         "components": {
             "schemas": {
@@ -58,6 +35,31 @@ def document() -> dict[str, Any]:
             },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
+    }
+
+
+def _paths() -> dict[str, Any]:
+    return {
+        "/v1/chat/completions": {"post": _generate("Answer a conversation", "ChatBody")},
+        "/v1/completions": {"post": _generate("Continue a text", "CompletionBody")},
+        "/v1/requests/{id}": {
+            "parameters": [_ID],
+            "get": _operation(
+                "Poll a request", {"200": _json("Its state and its answer", "Request")}, [_PREFER]
+            ),
+            "delete": _operation("Cancel a request", {"200": _json("Its state", "Request")}),
+        },
+        "/v1/requests/{id}/events": {
+            "parameters": [_ID],
+            "get": _operation("Stream a request's answer", {"200": _STREAM}, [_LAST_EVENT_ID]),
+        },
+        "/v1/models": {"get": _operation("List the models", {"200": _json("OpenAI's list")})},
+        "/v1/status": {
+            "get": _operation("Look at the whole service", {"200": _json("All of it now", "Status")})
+        },
+        "/healthz": {"get": _operation("Whether the process lives", {"200": _json("It does")})},
+        "/readyz": {"get": _operation("Whether a worker holds a model", {"200": _json("One does")})},
+        "/metrics": {"get": _operation("Figures for Prometheus", {"200": {"description": "Text format"}})},
     }
 
 

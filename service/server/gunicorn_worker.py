@@ -44,7 +44,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take nothing new, and don't wait for clients that merely keep their connection.
 
-        Until the open responses are complete, whoever comes is told to go elsewhere: a balancer that asks
+        Until the open responses are complete, new requests are told to go elsewhere: a balancer that asks
         ``/readyz`` learns more from a 503 than from a refused connection.
         """
         if not self._is_draining:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from service.supervisor.programs.part import Part
-from tasks.worker.ending.crash_loop import HOPELESS
+from tasks.contract.exit_status import HOPELESS
 
 if TYPE_CHECKING:
     from service.supervisor.keeper_link import KeeperLink

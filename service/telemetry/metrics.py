@@ -1,8 +1,8 @@
 """The figures at ``/metrics``: named as vLLM's are, right across API processes.
 
 What finished is told by the scripts that finish it, on a list in Redis that all API processes read: each
-request is counted once, whoever streamed or polled it. What is (waiting, running, slots) is read from Redis
-when asked for.
+request is counted once, whichever process streamed it or answered polls. What is (waiting, running, slots)
+is read from Redis when asked for.
 """
 
 from __future__ import annotations

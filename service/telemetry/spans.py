@@ -13,27 +13,27 @@ from opentelemetry.instrumentation.flask import FlaskInstrumentor
 from opentelemetry.instrumentation.redis import RedisInstrumentor
 
 from service.telemetry.request_log import PROBED, Exchange, present
-from service.telemetry.tracing import EXTENSION
 from tasks.telemetry.otel import OUTCOME, REQUEST_ID, Wall, describe_end, make_provider
 
 if TYPE_CHECKING:
     from flask import Flask, Response
     from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Tracer
 
     from service.settings import ApiSettings
 
 
-def instrument(app: Flask, settings: ApiSettings) -> None:
-    """Trace ``app`` and what it asks of Redis."""
+def instrument(app: Flask, settings: ApiSettings) -> TracerProvider:
+    """Trace ``app`` and what it asks of Redis; what sends the spans, to be shut down at the end."""
     provider = make_provider(settings, "inference-api", closes_itself=False)
     probes = ",".join(f"^https?://[^/]+{path}" for path in PROBED)
     FlaskInstrumentor().instrument_app(  # type: ignore[no-untyped-call]
         app, tracer_provider=provider, excluded_urls=probes, enable_commenter=False
     )
     RedisInstrumentor().instrument(tracer_provider=provider)
-    app.extensions[EXTENSION] = provider
     _trace_answers(app, provider.get_tracer(__name__))
+    return provider
 
 
 def _trace_answers(app: Flask, tracer: Tracer) -> None:

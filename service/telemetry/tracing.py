@@ -22,7 +22,7 @@ def instrument(app: Flask, settings: ApiSettings) -> None:
     if is_wanted(settings):
         from service.telemetry import spans
 
-        spans.instrument(app, settings)
+        app.extensions[EXTENSION] = spans.instrument(app, settings)
 
 
 def message_headers(settings: ApiSettings) -> Callable[[dict[str, str]], None]:

@@ -1,4 +1,4 @@
-"""What a worker has reserved: leased by Redis's clock, and put back at the head of its line."""
+"""What a worker has reserved: leased by Redis's clock, and put back at the head of the queue."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
             self.channel.scripts.reserve(args=[*self._names, delivery_tag, entry], client=client)
 
     def restore_by_tag(self, tag: Any, client: Redis | None = None, leftmost: bool = False) -> None:
-        """Put a message back at the head of its line, whichever end was asked for."""
+        """Put a message back at the head of the queue, whichever end was asked for."""
         # What a worker hands back when it ends is no fault of the request.
         charge = 0.0 if self.channel.do_restore else DEATH
         with self.channel.conn_or_acquire(client) as redis:
@@ -61,7 +61,7 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
     def restore_visible(self, start: int = 0, num: int | None = None, interval: int = 1) -> None:
         """Put back what is leased to workers that stopped renewing. No lock: each is taken atomically."""
         lease = self.visibility_timeout
-        # After Redis was away all leases look overdue; whoever lives renews his before long.
+        # After Redis was away all leases look overdue; live workers renew theirs before long.
         if monotonic() - self.channel.opened < lease / 2:
             return
         with self.channel.conn_or_acquire() as client:

@@ -7,7 +7,7 @@ What it changes, for queues named ``inference.*`` only where a queue is concerne
   the worker's death (``visibility_timeout`` is the lease; :mod:`tasks.worker.lease_renewal` renews it);
 - a message of a newer format than this code knows stays in its place, for a worker that knows it;
 - a dropped connection puts nothing back, since the children still run it;
-- what is put back goes to the head of the line, with a new delivery tag, so that a worker which lost its
+- what is put back goes to the head of the queue, with a new delivery tag, so that a worker which lost its
   lease can't acknowledge the next delivery.
 """
 

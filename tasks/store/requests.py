@@ -1,6 +1,6 @@
 """The truth about every request, in Redis: its record, its log, its state.
 
-Each step is one Lua script (``tasks/store/scripts``), so it happens wholly or not at all, whoever dies. Every
+Each step is one Lua script (``tasks/store/scripts``), so it happens wholly or not at all. Every
 method raises ``redis.RedisError`` when Redis can't be reached; the callers decide what that means.
 """
 

@@ -77,7 +77,7 @@ class AttemptSpans(AttemptObserver):
 
 
 def _before(task: Span) -> Context:
-    """The context that a task's own span is in: that of whoever sent the message."""
+    """The context of a task's own span: the sender's."""
     return trace.set_span_in_context(NonRecordingSpan(task.parent)) if task.parent else Context()
 
 

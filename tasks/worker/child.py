@@ -90,34 +90,26 @@ class WorkerChild:
 
     def __init__(self, settings: WorkerSettings, model: Model, share: Share) -> None:
         """Nothing is started yet."""
-        self._settings, threads, worker = settings, share.threads, share.worker
-        self._redis = client = connect(settings.redis_url, **_REPEATING)
+        self._settings, self._leaving, self._probing = settings, Flag(), Lock()
+        self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
+        client = connect(settings.redis_url, **_REPEATING)
         self._store = RequestStore(client, settings.result_ttl)
         self._attempts = AttemptStore(client, settings.result_ttl)
         on_append = partial(share.tally.observe, "append")
         self._deliverer = Deliverer(self._attempts, settings.stream_interval, on_append)
-        n_ctx = min(settings.n_ctx, model.n_ctx_train or settings.n_ctx)
+        self._observers, self._work = _observers(settings), WorkCounter(share.tally)
+        self._card = _card(settings, model, share)
+        self._prompts = PromptBuilder(model, self._card.n_ctx)
         make_context = partial(
-            Context, model, slots=share.slots, n_ctx=n_ctx, n_batch=settings.n_batch, threads=threads.most
+            Context,
+            model,
+            slots=share.slots,
+            n_ctx=self._card.n_ctx,
+            n_batch=settings.n_batch,
+            threads=share.threads.most,
         )
-        self._observers = _observers(settings)
-        self._work = WorkCounter(share.tally)
-        self._engine = Engine(make_context, self._deliverer.put, threads, self._work, self._options(share))
-        self._prompts = PromptBuilder(model, n_ctx)
-        name = settings.served_name or ""
-        self._card = Child(
-            f"{worker}/{os.getpid()}",
-            worker,
-            os.getpid(),
-            name,
-            n_ctx,
-            share.slots,
-            index=share.index,
-            kernels=str(model.kernels),
-        )
-        self._leaving = Flag()
-        self._probing = Lock()
-        self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
+        options = self._options(share)
+        self._engine = Engine(make_context, self._deliverer.put, share.threads, self._work, options)
         self._heart = Heartbeat(
             client,
             self._card,
@@ -275,3 +267,17 @@ def _observers(settings: BrokerSettings) -> tuple[AttemptObserver, ...]:
     from tasks.worker.attempt_spans import AttemptSpans
 
     return AttemptLog(), AttemptSpans.start(settings)
+
+
+def _card(settings: WorkerSettings, model: Model, share: Share) -> Child:
+    """What the child says of itself."""
+    return Child(
+        id=f"{share.worker}/{os.getpid()}",
+        worker=share.worker,
+        pid=os.getpid(),
+        model=settings.served_name or "",
+        n_ctx=min(settings.n_ctx, model.n_ctx_train or settings.n_ctx),
+        slots=share.slots,
+        index=share.index,
+        kernels=str(model.kernels),
+    )

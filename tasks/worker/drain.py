@@ -7,19 +7,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from celery import bootsteps, platforms, signals
 from celery.concurrency.prefork import TaskPool as ForkingPool
 from celery.worker import state
-from kombu.asynchronous import get_event_loop
 from redis import RedisError
 
-from tasks.worker.ending.crash_loop import HOPELESS
+from tasks.contract.exit_status import HOPELESS
 from tasks.worker.ending.give_up import say_last_words
 from tasks.worker.lease_renewal import held_requests
-from tasks.worker.pool.children import child_pids
+from tasks.worker.pool.ask import child_pids, wake_event_loop
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ HAND_BACK_S = 5.0
 class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
     """SIGTERM, SIGINT or SIGQUIT: take no more requests and let the running ones finish, for a bounded time.
 
-    After ``drain_timeout`` seconds, or at a second signal, the rest is put back at the head of the line. The
+    After ``drain_timeout`` seconds, or at a second signal, the rest is put back at the head of the queue. The
     worker ends with status 0 either way, and with ``HOPELESS``, and at once, when no child can become ready.
     """
 
@@ -47,7 +45,7 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         """Take over the signals from Celery."""
         for name in ("SIGTERM", "SIGINT", "SIGQUIT"):
             platforms.signals[name] = self._on_signal
-        # Celery would end with a traceback if a child is dead already; whoever counts deaths sees to it.
+        # Celery would end with a traceback if a child is dead already; the pool counts deaths.
         worker.pool.did_start_ok = lambda: True
         worker.pool.give_up = self.give_up
         threading.Thread(target=self._listen, name="refusal", daemon=True).start()
@@ -94,7 +92,7 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         self._deadline = _later(timeout, self._hand_back)
 
     def _hand_back(self) -> None:
-        """Have what still runs put back at the head of the line, with all that was generated delivered."""
+        """Have what still runs put back at the head of the queue, with all that was generated delivered."""
         held = held_requests()
         if held:
             logger.warning("%d requests did not finish in time and are put back", len(held))
@@ -120,9 +118,8 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
 
 def _wake_loop() -> None:
     """Have the event loop look whether to stop; by itself it does a second later."""
-    if (hub := get_event_loop()) is not None:
-        # From a thread, since a signal may have interrupted the hub.
-        _later(0, partial(hub.call_soon, bool))
+    # From a thread, since a signal may have interrupted the loop.
+    _later(0, wake_event_loop)
 
 
 def _later(seconds: float, action: Callable[[], None]) -> threading.Timer:

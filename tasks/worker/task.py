@@ -16,6 +16,7 @@ from celery.concurrency import get_implementation
 from celery.concurrency.prefork import TaskPool as Prefork
 from celery.exceptions import Reject
 
+from tasks.contract.exit_status import HOPELESS
 from tasks.contract.messages import TASK_NAME
 from tasks.engine.costs.threads import CorePool
 from tasks.engine.errors import ModelError
@@ -27,11 +28,10 @@ from tasks.settings import WorkerSettings
 from tasks.telemetry import logs
 from tasks.worker.child import HandedBackError, Share, WorkerChild
 from tasks.worker.drain import HAND_BACK
-from tasks.worker.ending.crash_loop import HOPELESS
 from tasks.worker.ending.diagnosis import Circumstances, explain_refusal
 from tasks.worker.ending.give_up import refuse_to_start
 from tasks.worker.ending.model_file import ModelFile
-from tasks.worker.pool.children import child_index
+from tasks.worker.pool.ask import child_index
 from tasks.worker.pool.slot_pool import TaskPool
 
 logger = logging.getLogger(__name__)

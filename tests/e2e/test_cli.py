@@ -19,7 +19,7 @@ import pytest
 
 from service.client.api_client import chat_body, measure, parse, served_model, stream, text_of
 from service.supervisor.programs.probe import answers_200
-from tasks.worker.ending.crash_loop import HOPELESS
+from tasks.contract.exit_status import HOPELESS
 from tests.e2e.serving import COMMAND, Served, are_gone, clean_environment, run_command
 from tests.ports import free_port
 from tests.waiting import wait_until

@@ -15,12 +15,13 @@ import httpx
 import pytest
 from redis import Redis
 
+from tasks.contract.exit_status import HOPELESS
 from tasks.contract.messages import GenerateRequest, Sampling
 from tasks.queue.submit import RequestQueue
 from tasks.settings import BrokerSettings
 from tasks.store import last_words
 from tasks.store.requests import RequestStore
-from tasks.worker.ending.crash_loop import HOPELESS, MAX_DEATHS
+from tasks.worker.ending.crash_loop import MAX_DEATHS
 from tests.e2e.serving import COMMAND, QUICK_START, Served, clean_environment
 from tests.waiting import wait_until
 

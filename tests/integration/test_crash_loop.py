@@ -11,8 +11,9 @@ import pytest
 from redis import Redis
 
 from tasks.contract import redis_names
+from tasks.contract.exit_status import HOPELESS
 from tasks.store import last_words
-from tasks.worker.ending.crash_loop import HOPELESS, MAX_DEATHS
+from tasks.worker.ending.crash_loop import MAX_DEATHS
 from tests.integration.http_rig import Api
 from tests.integration.rig import QUEUE, Rig, worker
 from tests.waiting import wait_until

@@ -22,7 +22,7 @@ from service.supervisor.programs.part import Part
 from service.supervisor.signals import Signals
 from service.supervisor.state import locked
 from service.supervisor.supervisor import Supervisor
-from tasks.worker.ending.crash_loop import HOPELESS
+from tasks.contract.exit_status import HOPELESS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.unit

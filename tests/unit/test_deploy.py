@@ -10,8 +10,8 @@ import pytest
 from service.cli import main
 from service.settings import ApiSettings
 from service.supervisor.settings import LocalSettings
+from tasks.contract.exit_status import HOPELESS
 from tasks.settings import WorkerSettings
-from tasks.worker.ending.crash_loop import HOPELESS
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ import click
 from service.cli.common.options import read_settings, variable
 from service.weights import model_files
 from service.weights.llama_subprocess import NativeError, ask
-from tasks.worker.ending.crash_loop import HOPELESS
+from tasks.contract.exit_status import HOPELESS
 
 if TYPE_CHECKING:
     from tasks.settings import WorkerSettings

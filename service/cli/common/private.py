@@ -49,7 +49,7 @@ def _plan(state: Path) -> Plan:
     model, port = prepare_model(), free_port()
     os.environ |= {"INFERENCE_HOST": "127.0.0.1", "INFERENCE_PORT": str(port), "INFERENCE_DRAIN_TIMEOUT": "0"}
     os.environ["INFERENCE_METRICS_PORT"] = "0"  # a service that is there may have it
-    os.environ["INFERENCE_API_KEYS"] = ""  # whoever may start it may use it
+    os.environ["INFERENCE_API_KEYS"] = ""  # a user who may start it may use it
     env = {
         name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "INFERENCE_REDIS_URL")
     }

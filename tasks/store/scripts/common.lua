@@ -5,7 +5,7 @@ local function now()
   return tonumber(t[1]) + tonumber(t[2]) / 1e6
 end
 
--- Wake one worker that waits for a queue. One token is enough: whoever takes a message rings for the next.
+-- Wake one worker that waits for a queue. One token is enough: the worker that takes a message rings for the next.
 local function ring(queue)
   if redis.call('EXISTS', P .. 'bell:' .. queue) == 0 then redis.call('LPUSH', P .. 'bell:' .. queue, 1) end
 end

@@ -9,7 +9,7 @@ local function is_lost(tag, list, message)
   return not redis.call('LPOS', list, message, 'RANK', -1)
 end
 
--- The message under a new tag: whoever had the old one may still acknowledge it.
+-- The message under a new tag: a worker that had the old one may still acknowledge it.
 local function renamed(message, tag, fresh)
   local from, to = string.find(message, tag, 1, true)
   if tag == '' or not from then return message end

@@ -5,9 +5,6 @@ Pure, standard library only: the clock is the caller's. Times are in seconds.
 
 from __future__ import annotations
 
-#: Exit status of a worker that would fail again in the same way until something is changed; sysexits.h
-#: calls it ``EX_CONFIG``. Whoever supervises a worker leaves it ended.
-HOPELESS = 78
 #: Deaths in a row of the children in one place, before they are ready, until the worker gives up.
 MAX_DEATHS = 5
 #: Pause after the second death; the first is followed by none, and each further one by twice as much.

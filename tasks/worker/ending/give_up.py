@@ -9,12 +9,12 @@ from redis import RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tasks.contract.exit_status import HOPELESS
 from tasks.settings import BrokerSettings
 from tasks.store import last_words
 from tasks.store.connect import connect
 from tasks.store.last_words import LastWords
 from tasks.telemetry import logs
-from tasks.worker.ending.crash_loop import HOPELESS
 
 logger = logging.getLogger(__name__)
 

@@ -67,8 +67,8 @@ class SlotPool(GuardedPool):
         write_to = hub.consolidate_callback
 
         def write(ready: list[int]) -> None:
-            # Celery goes round the pipes that can be written, which are all, whoever has room: it filled
-            # one child before the next.
+            # Celery goes round the pipes that can be written, full children's too: it filled one child
+            # before the next.
             for _ in range(max(1, len(self.outbound_buffer))):
                 write_to([self._choose(ready)])
 

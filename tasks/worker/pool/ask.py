@@ -1,9 +1,10 @@
-"""What the rest of the worker may ask about a prefork pool's children."""
+"""What the rest of the worker may ask of a pool, its children and its event loop."""
 
 from __future__ import annotations
 
 from billiard import current_process
 from celery.concurrency.prefork import TaskPool
+from kombu.asynchronous import get_event_loop
 
 
 def child_index() -> int:
@@ -14,3 +15,9 @@ def child_index() -> int:
 def child_pids(pool: TaskPool) -> list[int]:
     """The process ids of a pool's children, none before it has started and after it has stopped."""
     return [child.pid for child in pool._pool._pool] if pool._pool else []
+
+
+def wake_event_loop() -> None:
+    """Have the worker's event loop, if it has one, go round once more now."""
+    if (hub := get_event_loop()) is not None:
+        hub.call_soon(bool)
