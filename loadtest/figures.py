@@ -21,13 +21,13 @@ from rich.progress import track
 
 from service.weights.model_files import default_model
 from tasks.contract.messages import Outcome, Sampling, State, Timings, Usage
-from tasks.engine.costs.threads import FixedThreads
+from tasks.engine.costs.threads import CorePool
 from tasks.engine.llama.context import Context
 from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine
 from tasks.engine.observer import Observer
-from tasks.engine.scheduler import Decode, Step
 from tasks.engine.sequence import Delta, Job
+from tasks.engine.step.scheduler import Step
 from tasks.telemetry.metric_names import WORKER_LAYOUT
 from tasks.telemetry.tally import SharedTallies
 from tasks.telemetry.work_counter import WorkCounter
@@ -81,7 +81,7 @@ class Run:
         self._engine = Engine(
             lambda: Context(model, slots=slots, n_ctx=N_CTX, n_batch=512, threads=threads),
             self._take,
-            FixedThreads(threads),
+            CorePool(1, threads).member(0),
             observer,
         )
         self._engine.start()
@@ -104,7 +104,7 @@ class Run:
 
 def step_cost_us(slots: int) -> float:
     """What the observer adds to a step that decodes ``slots`` sequences, in microseconds."""
-    counter, step = WorkCounter(SharedTallies(WORKER_LAYOUT).row(0)), Step((Decode(tuple(range(slots))),))
+    counter, step = WorkCounter(SharedTallies(WORKER_LAYOUT).row(0)), Step(tuple(range(slots)))
     deltas = [Delta(str(slot), "x", (1,)) for slot in range(slots)]
     return _cost_us(lambda: counter.on_step(step, sum(len(delta.tokens) for delta in deltas), 0.05))
 

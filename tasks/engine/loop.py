@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from tasks.contract.messages import ErrorCode, Failure, FinishReason
-from tasks.engine.costs.governor import Governor
+from tasks.contract.messages import ErrorCode, Failure
+from tasks.engine.costs.pace import Pace
+from tasks.engine.costs.shape import StepCosts
 from tasks.engine.costs.table import CostTable
 from tasks.engine.costs.threads import Threads
-from tasks.engine.llama.context import CacheFullError, Context, DecodeError, Row
+from tasks.engine.llama.context import Context
 from tasks.engine.llama.first_batch import compute_first_batch
-from tasks.engine.load import Load
 from tasks.engine.observer import Observer
 from tasks.engine.residents import Residents
-from tasks.engine.scheduler import Decode, Limits, Step, plan
 from tasks.engine.sequence import Delta, Job, Sequence
 from tasks.engine.speculation import PromptLookup, draft_size
+from tasks.engine.step.compute import Batch, Computer
+from tasks.engine.step.recovery import Recovery
+from tasks.engine.step.sample import TokenSampler
+from tasks.engine.step.scheduler import Limits, Step, plan
 from tasks.engine.text import TextAssembler
+from tasks.engine.waiting import Waiting
 
 logger = logging.getLogger(__name__)
 
 #: Receives one step's deltas on the engine's thread; must return soon and never raise.
 Sink = Callable[[list[Delta]], None]
-#: Times a sequence's batch may fail before its request is given up.
-MAX_FAULTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,8 @@ class Engine:
         self._clock = self._options.clock
         #: A job to generate, a key to cancel, or None to close; and when it was sent.
         self._inbox: SimpleQueue[tuple[Job | str | None, float]] = SimpleQueue()
-        self._waiting: deque[Sequence] = deque()
-        self._is_open = True
-        self._is_full, self._num_when_full = False, 0
+        self._waiting = Waiting()
+        self._is_open, self._started = True, 0.0
         self._ready: SimpleQueue[Exception | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
 
@@ -126,86 +126,74 @@ class Engine:
             return
         self._ready.put(None)
         try:
-            self._loop()
+            while self._is_open:
+                self._read_inbox()
+                self._admit()
+                self._end_overdue()
+                if self._residents:
+                    self.step()
         except Exception:
             logger.critical("the engine failed; its requests will be run elsewhere", exc_info=True)
             self._options.on_crash()
         self._context.close()
 
-    def _loop(self) -> None:
-        while self._is_open:
-            self._read_inbox()
-            self._admit()
-            if self._residents:
-                self._step()
-
     def _prepare(self) -> None:
         stage, measure = self._options.on_stage, self._options.measure
         stage("making the context")
-        self._context = self._make_context()
+        self._context = context = self._make_context()
         stage("computing the first batch")
-        compute_first_batch(self._context, self._threads.least)
-        self._residents = Residents(self._context, reuses=self._options.reuses_prefixes)
+        compute_first_batch(context, self._threads.least)
         stage("measuring step costs")
-        self._costs = None if measure is None else measure(self._context)
+        self._pace = Pace(context, self._threads, None if measure is None else measure(context))
+        self._residents = Residents(context, reuses=self._options.reuses_prefixes)
+        self._computer = Computer(context, self._residents)
+        self._sampler = TokenSampler(context, self._residents, self._observer, self._clock)
+        self._recovery = Recovery(self._residents, self._waiting, self._give_up, self._observer)
         stage("serving requests")
-        self._governor = Governor()
-        #: Rows of each batch of next tokens, and guesses, that the present step has decoded.
-        self._decoded: list[int] = []
-        self._limits_by_threads: dict[int, Limits] = {}
-        self._pauses = True
 
-    def _step(self) -> None:
-        """Plan, compute, sample, deliver."""
-        started = self._clock()
-        threads = self._governor.choose(self._threads.work(), started)
-        self._context.use_threads(threads)
-        self._limits = self._limits_with(threads)
-        deltas = list(self._expire(started))
-        self._residents.share()
-        step = plan([_load(seq) for seq in self._residents if seq.waits_for is None], self._limits)
-        self._residents.note_turns(step)
-        self._decoded.clear()
-        for batch in step.decode:
-            deltas += self._decode(batch)
-        deltas += self._prefill(step)
-        self._judge(threads, step, started)
+    def step(self) -> None:
+        """Plan, compute, sample, deliver, observe."""
+        step = self._plan()
+        batches = self._computer.compute(step)
+        deltas = self._sample(batches)
         self._sink(deltas)
-        if step.exchange is not None:
-            self._exchange(*step.exchange)
-        num_tokens = sum(len(delta.tokens) for delta in deltas)
-        self._observer.on_step(step, num_tokens, self._clock() - started)
+        self._observe(step, deltas)
 
-    def _limits_with(self, threads: int) -> Limits:
-        """What bounds and shapes a step with so many threads."""
-        found = self._limits_by_threads.get(threads)
-        if found is None:
-            costs = None if self._costs is None else self._costs.at(threads)
-            found = self._limits_by_threads[threads] = Limits(
-                self._context.n_batch, costs=costs, pauses=self._pauses
-            )
-        return found
+    def _plan(self) -> Step:
+        self._started = self._clock()
+        costs = self._pace.begin(self._started)
+        self._residents.share()
+        loads = [seq for seq in self._residents if seq.waits_for is None]
+        step = plan(loads, Limits(self._context.n_batch, costs=costs))
+        return self._with_draft(step, costs)
 
-    def _exchange(self, a: int, b: int) -> None:
-        """Let two sequences change places; where that can't be had, all decode in every step from now on."""
-        if not self._residents.exchange(a, b):
-            logger.warning("this model's cells can't be moved; steps leave nobody out any more")
-            self._pauses = False
-            self._limits_by_threads.clear()
+    def _with_draft(self, step: Step, costs: StepCosts | None) -> Step:
+        """With guesses to check, where a lone sequence decodes and they pay."""
+        seq = next(iter(self._residents), None)
+        if seq is None or seq.lookup is None or costs is None or len(self._residents) > 1 or not step.decode:
+            return step
+        room = min(self._context.n_ctx - len(seq.tokens), seq.job.max_tokens - seq.num_generated - 1)
+        size = min(draft_size(seq.lookup.trust(), costs), room)
+        draft = tuple(seq.lookup.draft(max(0, size)))
+        return replace(step, draft=draft, padding=0) if draft else step
 
-    def _judge(self, threads: int, step: Step, started: float) -> None:
-        """Tell the governor how the step went."""
-        alone, now = self._limits_with(1).costs, self._clock()
-        if alone is not None:
-            alone_ms = sum(map(alone.decode_ms, self._decoded))
-            alone_ms += step.num_prefilled * alone.prefill_ms
-            self._governor.observe(threads, (now - started) * 1e3, alone_ms, now)
+    def _sample(self, batches: Iterable[Batch]) -> list[Delta]:
+        """What all batches give; each is sampled before the next is computed."""
+        deltas: list[Delta] = []
+        for batch in batches:
+            deltas += self._sampler.sample(batch) if batch.error is None else self._recovery.recover(batch)
+        return deltas
+
+    def _observe(self, step: Step, deltas: Sequence_[Delta]) -> None:
+        now = self._clock()
+        self._pace.end(step.num_rows, step.num_prefilled, now - self._started, now)
+        self._observer.on_step(step, sum(len(delta.tokens) for delta in deltas), now - self._started)
 
     def _read_inbox(self) -> None:
         """Take every message; wait for one when there is nothing to compute."""
         is_idle = not self._residents and not self._waiting
         if is_idle:
-            self._threads.rest()
+            self._pace.rest()
         while True:
             try:
                 what, when = self._inbox.get(block=is_idle)
@@ -213,7 +201,7 @@ class Engine:
                 return
             is_idle = False
             if isinstance(what, Job):
-                self._waiting.append(_sequence(what, when, self._context))
+                self._waiting.add(_sequence(what, when, self._context))
             elif isinstance(what, str):
                 self._drop(what)
             else:
@@ -221,167 +209,27 @@ class Engine:
                 return
 
     def _drop(self, key: str) -> None:
-        self._waiting = deque(seq for seq in self._waiting if seq.job.key != key)
+        self._waiting.drop(key)
         for seq in self._residents:
             if seq.job.key == key:
                 self._residents.remove(seq)
 
     def _admit(self) -> None:
-        # After a preemption nothing is let in until somebody has left: it would only be put back again.
-        self._is_full = self._is_full and len(self._residents) == self._num_when_full
-        while self._waiting and self._residents.has_room and not self._is_full:
-            seq = self._waiting.popleft()
-            seq.admitted = seq.admitted or self._clock()
-            self._residents.add(seq)
-            if (
-                self._options.speculates
-                and seq.lookup is None
-                and self._residents.sampler(seq).is_plain_greedy
-            ):
+        for seq in self._waiting.admit_to(self._residents, self._clock()):
+            can_guess = self._options.speculates and self._residents.sampler(seq).is_plain_greedy
+            if can_guess and seq.lookup is None:
                 seq.lookup = PromptLookup(seq.tokens)
 
-    def _expire(self, now: float) -> Iterator[Delta]:
-        for seq in self._residents:
-            if seq.job.deadline is not None and now >= seq.job.deadline:
-                message = "The request took longer than its time limit and was stopped."
-                yield self._end(seq, error=Failure(ErrorCode.REQUEST_TIMEOUT, message))
-
-    def _decode(self, batch: Decode) -> list[Delta]:
-        seqs = [seq for slot in batch.slots if (seq := self._residents.get(slot)) is not None]
-        if len(seqs) == len(self._residents) == 1 and (draft := self._draft(seqs[0])):
-            self._decoded.append(1 + len(draft))
-            return self._speculate(seqs[0], draft)
-        self._decoded.append(len(batch.slots) + batch.padding)
-        return self._compute([(seq, 1) for seq in seqs], self._residents.padding(batch.slots, batch.padding))
-
-    def _draft(self, seq: Sequence) -> list[int]:
-        """Guesses to check with a lone sequence's next token."""
-        costs = self._limits.costs
-        if seq.lookup is None or costs is None:
-            return []
-        room = min(self._context.n_ctx - len(seq.tokens), seq.job.max_tokens - seq.num_generated - 1)
-        return seq.lookup.draft(max(0, min(draft_size(seq.lookup.trust(), costs), room)))
-
-    def _speculate(self, seq: Sequence, draft: list[int]) -> list[Delta]:
-        """Compute the newest token and guesses after it in one batch, and keep the guesses that are right."""
-        start = seq.computed
-        tokens = [seq.tokens[-1], *draft]
-        rows = [Row(token, start + i, seq.slot, is_output=True) for i, token in enumerate(tokens)]
-        try:
-            self._context.decode(rows)
-        except CacheFullError:
-            return self._put_back_youngest([seq])
-        except DecodeError as error:
-            return list(self._recover(seq, error))
-        chosen = self._context.greedy(len(rows))
-        right = next((i for i, guess in enumerate(draft) if chosen[i] != guess), len(draft))
-        seq.computed = start + 1 + right
-        if not self._context.trim(seq.slot, seq.computed):
-            self._residents.forget(seq)
-        self._observer.on_draft(len(draft), right)
-        return self._advance_all(seq, chosen[: right + 1])
-
-    def _advance_all(self, seq: Sequence, tokens: Sequence_[int]) -> list[Delta]:
-        """One delta of several tokens, up to one that ends the sequence."""
-        now, text, taken = self._clock(), "", []
-        for token in tokens:
-            delta = self._advance(seq, token, now)
-            text += delta.text
-            taken.append(token)
-            if delta.ending is not None:
-                return [Delta(seq.job.key, text, tuple(taken), delta.ending)]
-        return [Delta(seq.job.key, text, tuple(taken))]
-
-    def _prefill(self, step: Step) -> list[Delta]:
-        chunks = [
-            (seq, size) for slot, size in step.prefill if (seq := self._residents.get(slot)) is not None
-        ]
-        return self._compute(chunks)
-
-    def _compute(self, chunks: list[tuple[Sequence, int]], padding: Sequence_[Row] = ()) -> list[Delta]:
-        """Compute a batch of chunks, and sample those sequences whose tokens are all computed."""
-        if not chunks:
-            return []
-        rows = [row for seq, size in chunks for row in _rows(seq, size)]
-        try:
-            self._context.decode([*rows, *padding])
-        except CacheFullError:
-            return self._put_back_youngest([seq for seq, _ in chunks])
-        except DecodeError as error:
-            self._residents.unpad(padding)
-            return [delta for seq, _ in chunks for delta in self._recover(seq, error)]
-        for seq, size in chunks:
-            seq.computed += size
-        self._residents.unpad(padding)
-        return self._sample([seq for seq, _ in chunks], rows)
-
-    def _put_back_youngest(self, seqs: Iterable[Sequence]) -> list[Delta]:
-        """Make room: the sequence admitted last waits and is computed anew when there is some."""
-        youngest = max(self._residents, key=lambda seq: seq.admitted)
-        if len(self._residents) == 1 and youngest.num_faults >= MAX_FAULTS:
-            message = "The KV cache has no room for this request alone; lower --n-ctx or --slots."
-            return [self._end(youngest, error=Failure(ErrorCode.INTERNAL, message))]
-        youngest.num_faults += len(self._residents) == 1
-        self._residents.evict(youngest)
-        youngest.computed, youngest.waits_for = 0, None
-        self._waiting.appendleft(youngest)
-        self._num_when_full = len(self._residents)
-        self._is_full = self._num_when_full > 0
-        self._observer.on_preemption()
-        return [Delta(seq.job.key) for seq in seqs]
-
-    def _recover(self, seq: Sequence, error: Exception) -> Iterator[Delta]:
-        """Compute a sequence anew after its batch failed, or give it up."""
-        seq.num_faults += 1
-        logger.error("a batch failed (%s), job %s, fault %d", error, seq.job.key, seq.num_faults)
-        if seq.num_faults > MAX_FAULTS:
-            yield self._end(seq, error=Failure(ErrorCode.INTERNAL, f"The model could not be run: {error}"))
-        else:
-            self._residents.forget(seq)
-
-    def _sample(self, seqs: list[Sequence], rows: list[Row]) -> list[Delta]:
-        outputs = [i for i, row in enumerate(rows) if row.is_output]
-        tokens = self._choose([seq for seq in seqs if seq.remaining == 0], outputs)
+    def _end_overdue(self) -> None:
         now = self._clock()
-        return [
-            self._advance(seq, tokens[seq.slot], now) if seq.slot in tokens else Delta(seq.job.key)
-            for seq in seqs
-        ]
+        overdue = [seq for seq in self._residents if seq.job.deadline is not None and now >= seq.job.deadline]
+        if overdue:
+            message = "The request took longer than its time limit and was stopped."
+            failure = Failure(ErrorCode.REQUEST_TIMEOUT, message)
+            self._sink([self._give_up(seq, failure) for seq in overdue])
 
-    def _choose(self, seqs: list[Sequence], rows: list[int]) -> dict[int, int]:
-        """The next token of each slot: greedy ones in one sweep, the others by their chains."""
-        samplers = [self._residents.sampler(seq) for seq in seqs]
-        greedy = self._context.greedy(len(rows)) if any(s.is_plain_greedy for s in samplers) else []
-        return {
-            seq.slot: greedy[i] if sampler.is_plain_greedy else sampler.sample(self._context, row)
-            for i, (seq, row, sampler) in enumerate(zip(seqs, rows, samplers, strict=True))
-        }
-
-    def _advance(self, seq: Sequence, token: int, now: float) -> Delta:
-        """Take a sampled token in: its text, and whether it is the last."""
-        model = self._context.model
-        seq.add(token, now)
-        if model.is_eog(token) and not seq.job.ignore_eos:
-            return self._end(seq, FinishReason.STOP, seq.assembler.finish(), (token,))
-        text = seq.assembler.feed(model.piece(token))
-        if seq.assembler.is_stopped:
-            return self._end(seq, FinishReason.STOP, text, (token,))
-        if seq.num_generated >= seq.job.max_tokens or len(seq.tokens) > self._context.n_ctx:
-            return self._end(seq, FinishReason.LENGTH, text + seq.assembler.finish(), (token,))
-        return Delta(seq.job.key, text, (token,))
-
-    def _end(
-        self,
-        seq: Sequence,
-        reason: FinishReason | None = None,
-        text: str = "",
-        tokens: tuple[int, ...] = (),
-        error: Failure | None = None,
-    ) -> Delta:
-        ending = seq.ending(reason, error)
-        self._residents.remove(seq)
-        self._observer.on_end(ending)
-        return Delta(seq.job.key, text, tokens, ending)
+    def _give_up(self, seq: Sequence, failure: Failure) -> Delta:
+        return self._sampler.end(seq, error=failure)
 
 
 def _sequence(job: Job, submitted: float, context: Context) -> Sequence:
@@ -390,13 +238,3 @@ def _sequence(job: Job, submitted: float, context: Context) -> Sequence:
     for token in job.delivered:
         seq.assembler.feed(context.model.piece(token))
     return seq
-
-
-def _load(seq: Sequence) -> Load:
-    return Load(seq.slot, seq.remaining, seq.is_decoding, seq.computed, seq.lag, seq.has_paused)
-
-
-def _rows(seq: Sequence, size: int) -> Iterator[Row]:
-    last = len(seq.tokens) - 1
-    for pos in range(seq.computed, seq.computed + size):
-        yield Row(seq.tokens[pos], pos, seq.slot, pos == last)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tasks.engine.scheduler import Step
-from tasks.engine.sequence import Ending
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tasks.engine.sequence import Ending
+    from tasks.engine.step.scheduler import Step
 
 
 class Observer:

@@ -7,7 +7,6 @@ from collections.abc import Sequence as Sequence_
 
 from tasks.engine.llama.context import Context, Row
 from tasks.engine.llama.sampler import Sampler
-from tasks.engine.scheduler import Step
 from tasks.engine.sequence import Sequence
 from tasks.engine.slots import MIN_SHARED, SlotTable
 
@@ -64,33 +63,6 @@ class Residents:
         for seq in self._by_slot.values():
             if seq.waits_for is not None:
                 self._try_copy(seq, *seq.waits_for)
-
-    def note_turns(self, step: Step) -> None:
-        """Note who decodes in a step and who pauses."""
-        for batch in step.decode:
-            for slot in batch.slots:
-                self._by_slot[slot].note_turn(step.share, has_paused=False)
-        for slot in step.paused:
-            self._by_slot[slot].note_turn(step.share, has_paused=True)
-
-    def exchange(self, a: int, b: int) -> bool:
-        """Let the sequences in two slots change places, unless one has left meanwhile.
-
-        ``False``: their cells could not be moved, so that both are computed anew. Who waits for cells of
-        theirs takes what it then finds in the slot.
-        """
-        if a not in self._by_slot or b not in self._by_slot:
-            return True
-        first, second = self._by_slot[a], self._by_slot[b]
-        is_moved = self._context.exchange(a, b)
-        first.slot, second.slot = b, a
-        self._by_slot = {seq.slot: seq for seq in self._by_slot.values()}  # still in order of arrival
-        self._samplers[a], self._samplers[b] = self._samplers[b], self._samplers[a]
-        self._table.exchange(a, b)
-        if not is_moved:
-            self.forget(first)
-            self.forget(second)
-        return is_moved
 
     def padding(self, slots: Sequence_[int], count: int) -> list[Row]:
         """Rows to fill a batch of ``slots`` up with, in the idle slots that follow; fewer if there are fewer.

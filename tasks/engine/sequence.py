@@ -68,7 +68,6 @@ class Sequence:
     One uncomputed token means that the sequence is decoding, more that its prompt is being prefilled.
     ``lookup`` guesses its next tokens, if it may.
     ``waits_for`` is a slot whose cells it will copy, and how many tokens of them.
-    ``lag`` and ``has_paused`` are as in :class:`~tasks.engine.load.Load`.
     """
 
     job: Job
@@ -81,8 +80,6 @@ class Sequence:
     cache_n: int = 0
     waits_for: tuple[int, int] | None = None
     lookup: PromptLookup | None = None
-    lag: float = 0.0
-    has_paused: bool = False
     num_new: int = 0
     num_faults: int = 0
     times: list[float] = field(default_factory=list)
@@ -104,11 +101,6 @@ class Sequence:
         self.tokens.append(token)
         if self.lookup is not None:
             self.lookup.extend(token)
-
-    def note_turn(self, share: float, *, has_paused: bool) -> None:
-        """Note a step in which so large a part of the decoding sequences got a token."""
-        self.lag += share if has_paused else share - 1
-        self.has_paused = has_paused
 
     @property
     def num_generated(self) -> int:

@@ -71,10 +71,6 @@ class SlotTable:
         self._tick += 1
         self._used[slot] = self._tick
 
-    def exchange(self, a: int, b: int) -> None:
-        """Note that the sequences in two taken slots have changed places."""
-        self._tokens[a], self._tokens[b] = self._tokens[b], self._tokens[a]
-
     def size(self, slot: int) -> int:
         """Tokens whose cells an idle slot holds."""
         return len(self._tokens[slot])

@@ -111,16 +111,8 @@ ROUND_TRIP = Metric(
 #: What its children count, by the word that they use for it.
 WORKER_COUNTERS = {
     "steps": Metric("inference_engine_steps_total", "Steps computed."),
-    "batches": Metric("inference_engine_batches_total", "Batches in which steps were decoded."),
     "rows": Metric("inference_engine_decoded_rows_total", "Rows decoded, one a sequence and step."),
     "padding": Metric("inference_engine_padding_rows_total", "Rows added because that was quicker."),
-    "paused": Metric(
-        "inference_engine_paused_rows_total",
-        "Decoding sequences left out of a step because that was quicker.",
-    ),
-    "exchanges": Metric(
-        "inference_engine_exchanges_total", "Sequences that changed places, so that all pause equally often."
-    ),
     "prefilled": Metric("inference_engine_prefilled_tokens_total", "Prompt tokens computed."),
     "generated": Metric(
         "inference_engine_generated_tokens_total", "Tokens sampled, whether or not they were delivered."

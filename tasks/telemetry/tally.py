@@ -1,7 +1,8 @@
 """Counts and histograms as plain numbers in memory that children share with their parent.
 
 A child's row outlives it, and its replacement goes on counting in the same row: totals only grow, whichever
-process dies. Adding costs a fraction of a microsecond; nothing is locked, since a row has one process at a time.
+process dies. Adding costs a fraction of a microsecond; nothing is locked, since a row has one process at a
+time.
 """
 
 from __future__ import annotations

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from tasks.engine.observer import Observer
-from tasks.engine.scheduler import Step
+from tasks.engine.step.scheduler import Step
 from tasks.telemetry.metric_names import WORKER_LAYOUT
 from tasks.telemetry.tally import Tally
 
 #: What is counted, see :class:`WorkCounter`.
 WORK = (
     "steps",
-    "batches",
     "rows",
     "padding",
-    "paused",
-    "exchanges",
     "prefilled",
     "generated",
     "guessed",
@@ -26,10 +23,9 @@ WORK = (
 class WorkCounter(Observer):
     """Counts an engine's work.
 
-    ``steps`` and the ``batches`` they decoded in (more than steps where splitting pays), ``rows`` decoded,
-    ``padding`` rows added and ``paused`` rows left out, ``exchanges`` of two sequences' places, ``prefilled``
-    prompt tokens, ``generated`` tokens, tokens ``guessed`` and guessed ``right``, ``preemptions``; how many
-    sequences a step computes, and how long one takes that decodes.
+    ``steps``, ``rows`` decoded and ``padding`` rows added, ``prefilled`` prompt tokens, ``generated`` tokens,
+    tokens ``guessed`` and guessed ``right``, ``preemptions``; how many sequences a step computes, and how
+    long one takes that decodes.
 
     Args:
         tally: what to add to, which may hold what was counted before; default: a new one.
@@ -45,15 +41,12 @@ class WorkCounter(Observer):
 
     def on_step(self, step: Step, num_tokens: int, seconds: float) -> None:
         """Add a step up."""
-        add, num_decoded = self._tally.add, step.num_decoded
+        add, num_decoded = self._tally.add, len(step.decode)
         add("steps")
         add("generated", num_tokens)
         if step.decode:
-            add("batches", len(step.decode))
             add("rows", num_decoded)
-            add("padding", sum(batch.padding for batch in step.decode))
-            add("paused", len(step.paused))
-            add("exchanges", step.exchange is not None)
+            add("padding", step.padding)
             self._tally.observe("step", seconds)
         if step.prefill:
             add("prefilled", step.num_prefilled)

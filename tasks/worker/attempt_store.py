@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 from tasks.contract import versions
 from tasks.contract.messages import End, ErrorCode, Failure, GenerateRequest, State
 from tasks.store.requests import script_source
-from tasks.store.script_call import Line
 from tasks.worker.attempt import Attempt
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class AttemptStore:
     def __init__(self, redis: Redis, result_ttl_s: int = 3600, known: int = versions.REQUEST) -> None:
         self._ttl, self._known = result_ttl_s, known
         self._claim = redis.register_script(script_source("claim"))
-        self._append = Line(redis, script_source("append"))
+        self._append = redis.register_script(script_source("append"))
 
     def claim(
         self,
@@ -120,7 +119,7 @@ class AttemptStore:
         args: list[Any] = [self._ttl]
         for item in items:
             args += _append_args(item)
-        return [bool(verdict) for verdict in self._append.call(args)]
+        return [bool(verdict) for verdict in cast("list[int]", self._append(args=args))]
 
 
 def new_fence() -> str:

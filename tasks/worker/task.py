@@ -20,8 +20,8 @@ from tasks.contract.exit_status import HOPELESS
 from tasks.contract.messages import TASK_NAME
 from tasks.engine.costs.threads import CorePool
 from tasks.engine.errors import ModelError
-from tasks.engine.kernels.choice import KernelSet
 from tasks.engine.kernels.proof import Shape, proven
+from tasks.engine.llama.kernel_sets import KernelSet
 from tasks.engine.llama.model import Model
 from tasks.memory_need import HeaderFacts, Need
 from tasks.settings import WorkerSettings

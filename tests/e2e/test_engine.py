@@ -11,16 +11,13 @@ from threading import Event as Flag
 import pytest
 
 from tasks.contract.messages import ChatMessage, ErrorCode, FinishReason, GenerateRequest, Sampling
-from tasks.engine.costs.shape import StepCosts
-from tasks.engine.costs.table import CostTable
-from tasks.engine.costs.threads import FixedThreads
+from tasks.engine.costs.threads import CorePool
 from tasks.engine.errors import ModelError
 from tasks.engine.llama.context import Context
 from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Delta, Ending, Job
-from tasks.telemetry.work_counter import WorkCounter
 
 pytestmark = pytest.mark.e2e
 
@@ -70,7 +67,9 @@ def outputs() -> Outputs:
 @pytest.fixture
 def engine(model: Model, outputs: Outputs) -> Iterator[Engine]:
     engine = Engine(
-        lambda: Context(model, slots=SLOTS, n_ctx=N_CTX, n_batch=256, threads=1), outputs, FixedThreads(1)
+        lambda: Context(model, slots=SLOTS, n_ctx=N_CTX, n_batch=256, threads=1),
+        outputs,
+        CorePool(1, 1).member(0),
     )
     engine.start()
     yield engine
@@ -169,77 +168,12 @@ def test_a_cancelled_job_frees_its_slot_and_harms_no_other(model, engine, output
     assert "gone" not in outputs.endings
 
 
-#: Four rows at a time: with five or six running, others than these pause by turns.
-FOUR_AT_A_TIME = StepCosts(((1, 5), (2, 8), (3, 10), (4, 10), (5, 18), (6, 20), (7, 22), (8, 20)), 0.5)
-#: Prompts whose answers are the same whatever else is in the batch.
-COUNTS = {str(n): " ".join(str(n + i) for i in range(20)) for n in (1, 101, 201, 301, 401, 501)}
-#: By a chain of samplers that remembers each sequence's tokens.
-PENALISED = Sampling(temperature=0, repeat_penalty=1.05)
-
-
-@pytest.fixture
-def turns(model: Model, outputs: Outputs) -> Iterator[tuple[Engine, WorkCounter]]:
-    """An engine that decodes four at a time."""
-    work = WorkCounter()
-    options = EngineOptions(measure=lambda _: CostTable(((1, FOUR_AT_A_TIME),)))
-    engine = Engine(
-        lambda: Context(model, slots=8, n_ctx=N_CTX, n_batch=256, threads=1),
-        outputs,
-        FixedThreads(1),
-        work,
-        options,
-    )
-    engine.start()
-    yield engine, work
-    engine.close()
-
-
-@pytest.mark.parametrize(("num", "sampling"), [(5, GREEDY), (6, PENALISED)])
-def test_sequences_that_pause_and_change_places_keep_their_texts(
-    model, engine, outputs, turns, num, sampling
-):
-    slow, work = turns
-    jobs = [
-        Job(key, tuple(model.tokenize(text, add_special=False)), 40, sampling, ignore_eos=True)
-        for key, text in list(COUNTS.items())[:num]
-    ]
-    alone = {}
-    for each in jobs:
-        engine.submit(each)
-        outputs.wait()
-        alone[each.key] = outputs.tokens.pop(each.key)
-    for each in jobs:
-        slow.submit(each)
-    outputs.wait(num)
-    assert work.counts["exchanges"] > 0
-    assert {key: len(tokens) for key, tokens in outputs.tokens.items()} == dict.fromkeys(alone, 40)
-    assert outputs.tokens == alone
-
-
-def test_cancels_and_ends_among_sequences_that_pause_harm_no_other(model, outputs, turns):
-    engine, work = turns
-    lengths = dict(zip(COUNTS, (300, 60, 150, 90, 120, 40), strict=True))
-    for key, text in COUNTS.items():
-        engine.submit(job(model, key, text, lengths[key], ignore_eos=True))
-    assert outputs.wait() == ["501"]
-    engine.cancel("1")
-    engine.submit(job(model, "late", COUNTS["1"], 40, ignore_eos=True))
-    outputs.wait(5)
-    assert work.counts["paused"] > 0
-    ended = {key: ending.predicted_n for key, ending in outputs.endings.items()}
-    assert ended == {key: lengths[key] for key in COUNTS if key != "1"} | {"late": 40}
-    starts = {key: int(key) for key in COUNTS} | {"late": 1}
-    assert {key: text.split()[:10] for key, text in outputs.texts.items()} == {
-        key: [str(start + 20 + i) for i in range(10)] for key, start in starts.items()
-    }
-
-
 def test_a_deadline_ends_a_job_with_an_error(model, outputs):
     now = [0.0]
     engine = Engine(
         lambda: Context(model, slots=2, n_ctx=N_CTX, n_batch=256, threads=1),
         outputs,
-        FixedThreads(1),
+        CorePool(1, 1).member(0),
         options=EngineOptions(clock=lambda: now[0]),
     )
     engine.start()

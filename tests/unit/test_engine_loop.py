@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tasks.contract.messages import ErrorCode, FinishReason, Sampling
 from tasks.engine.costs.shape import StepCosts
 from tasks.engine.costs.table import CostTable
-from tasks.engine.costs.threads import CorePool, FixedThreads, Threads
+from tasks.engine.costs.threads import CorePool, Threads
 from tasks.engine.llama.context import CacheFullError, DecodeError, Row
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.sequence import Delta, Job
@@ -52,13 +52,12 @@ class FakeContext:
         n_batch: int = 32,
         capacity: int | None = None,
         can_trim: bool = True,
-        can_exchange: bool = True,
         follows: Follower = follower,
     ) -> None:
         self.follows = follows
         self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
         self.cells: list[list[int]] = [[] for _ in range(slots)]
-        self.capacity, self.can_trim, self.can_exchange = capacity, can_trim, can_exchange
+        self.capacity, self.can_trim = capacity, can_trim
         self.failures, self.is_broken, self.threads = 0, False, 1
         self._outputs: list[int] = []
         self.computed: list[int] = []
@@ -92,10 +91,6 @@ class FakeContext:
         self.cells[target] = list(self.cells[source])
         return self.trim(target, size)
 
-    def exchange(self, a: int, b: int) -> bool:
-        self.cells[a], self.cells[b] = (self.cells[b], self.cells[a]) if self.can_exchange else ([9], [9])
-        return self.can_exchange
-
     def use_threads(self, threads: int) -> None:
         self.threads = threads
 
@@ -114,7 +109,11 @@ class Run:
         self.crashed: SimpleQueue[bool] = SimpleQueue()
         options.setdefault("on_crash", lambda: self.crashed.put(True))
         self.engine = Engine(
-            lambda: context, self._sink, threads or FixedThreads(1), self.work, EngineOptions(**options)
+            lambda: context,
+            self._sink,
+            threads or CorePool(1, 1).member(0),
+            self.work,
+            EngineOptions(**options),
         )
         self.engine.start()
         context.computed.clear()  # the first batch
@@ -155,8 +154,8 @@ jobs = st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=10)
         Job(str(i), prompt, count, GREEDY, ignore_eos=True) for i, (prompt, count) in enumerate(entries)
     ]
 )
-#: Seven rows cost more than eight, two more than two singles.
-ODD = StepCosts(((1, 1), (2, 5), (3, 9), (4, 6), (8, 7)), 0.5)
+#: Two and three rows cost more than four.
+ODD = StepCosts(((1, 1), (2, 7), (3, 9), (4, 6), (8, 7)), 0.5)
 
 
 @settings(deadline=None, max_examples=60)
@@ -175,47 +174,6 @@ def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, c
 @given(jobs)
 def test_a_full_cache_puts_the_youngest_back_and_loses_nothing(work):
     run = Run(FakeContext(capacity=70)).finish(work)
-    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
-
-
-#: Four rows at a time, so that a fifth and a sixth sequence pause by turns with others.
-FOUR_AT_A_TIME = StepCosts(((1, 5), (2, 8), (3, 10), (4, 10), (5, 18), (6, 20), (7, 22), (8, 20)), 0.5)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.lists(st.tuples(prompts, st.integers(1, 60)), min_size=5, max_size=14), st.booleans(), st.booleans()
-)
-def test_pausing_and_changing_places_change_no_token(entries, can_trim, can_exchange):
-    work = [Job(str(i), prompt, count, GREEDY, ignore_eos=True) for i, (prompt, count) in enumerate(entries)]
-    context = FakeContext(slots=8, n_ctx=128, can_trim=can_trim, can_exchange=can_exchange)
-    run = Run(context, measure=known(FOUR_AT_A_TIME)).finish(work)
-    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
-
-
-@pytest.mark.parametrize("num", [5, 6])
-def test_sequences_that_pause_change_places_and_end_together(num):
-    work = [Job(str(i), (i,), 200, GREEDY, ignore_eos=True) for i in range(num)]
-    run = Run(FakeContext(slots=8, n_ctx=256), measure=known(FOUR_AT_A_TIME)).finish(work)
-    assert run.work.counts["exchanges"] > 0
-    # All tokens but a few come in steps of four, and nobody is left behind.
-    assert run.work.counts["steps"] <= num * 200 / 4 + 30
-    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
-
-
-def test_where_places_cannot_be_changed_all_decode_in_every_step():
-    work = [Job(str(i), (i,), 200, GREEDY, ignore_eos=True) for i in range(5)]
-    run = Run(FakeContext(slots=8, n_ctx=256, can_exchange=False), measure=known(FOUR_AT_A_TIME))
-    run.finish(work)
-    assert run.work.counts["exchanges"] == 1
-    assert run.work.counts["paused"] < 30
-    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
-
-
-def test_a_full_cache_while_sequences_pause_loses_nothing():
-    work = [Job(str(i), (i,), 60, GREEDY, ignore_eos=True) for i in range(6)]
-    run = Run(FakeContext(slots=8, n_ctx=128, capacity=200), measure=known(FOUR_AT_A_TIME)).finish(work)
-    assert run.work.counts["preemptions"] > 0
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
 
 
@@ -291,18 +249,20 @@ def test_a_long_prompt_is_prefilled_in_chunks_between_others_tokens():
     assert max(context.computed[2:40]) <= 8
 
 
-@pytest.mark.parametrize(("is_sibling_busy", "rows"), [(False, 2), (True, 1)])
-def test_steps_are_shaped_by_what_they_cost_with_the_threads_in_use(is_sibling_busy, rows):
-    together, apart = StepCosts(((1, 5.0), (2, 6.0)), 1.0), StepCosts(((1, 5.0), (2, 20.0)), 1.0)
+@pytest.mark.parametrize(("is_sibling_busy", "rows"), [(False, 4), (True, 3)])
+def test_steps_are_padded_by_what_they_cost_with_the_threads_in_use(is_sibling_busy, rows):
+    alone = StepCosts(((1, 5.0), (3, 10.0), (4, 12.0)), 1.0)
+    together = StepCosts(((1, 5.0), (3, 10.0), (4, 8.0)), 1.0)
     pool = CorePool(children=2, threads=2)
     pool.mark(1, is_busy=is_sibling_busy)
-    context = FakeContext(slots=2)
-    work = [Job(str(i), (i,), 10, GREEDY, ignore_eos=True) for i in range(2)]
-    run = Run(context, pool.member(0), measure=lambda _: CostTable(((1, apart), (2, together))))
+    context = FakeContext(slots=4)
+    work = [Job(str(i), (i,), 10, GREEDY, ignore_eos=True) for i in range(3)]
+    run = Run(context, pool.member(0), measure=lambda _: CostTable(((1, alone), (2, together))))
     run.finish(work)
-    assert context.threads == rows
-    # Both decode, but for the first steps and the last.
+    assert context.threads == (1 if is_sibling_busy else 2)
+    # All decode, but for the first steps and the last.
     assert set(context.computed[4:-4]) == {rows}
+    assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
 
 
 #: Eight rows cost little more than one, so guessing pays once guesses are right.
@@ -352,7 +312,9 @@ def test_checking_guesses_is_not_taken_for_a_lack_of_cores():
     context = TimedContext(together, n_ctx=512, follows=echo)
     job = Job("a", (1, 2, 3, 4, 5, 6), 200, GREEDY, ignore_eos=True)
     table = CostTable(((1, alone), (2, together)))
-    run = Run(context, FixedThreads(2), measure=lambda _: table, clock=lambda: context.now).finish([job])
+    run = Run(context, CorePool(1, 2).member(0), measure=lambda _: table, clock=lambda: context.now).finish(
+        [job]
+    )
     assert run.work.counts["right"] > 0
     assert context.threads_used == {2}
 

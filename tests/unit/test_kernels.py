@@ -12,11 +12,11 @@ import pytest
 
 from tasks.engine import kept
 from tasks.engine.errors import KernelsError, ModelError
-from tasks.engine.kernels.choice import KernelSet, candidates, lost, reference
 from tasks.engine.kernels.judge import fault
 from tasks.engine.kernels.proof import HUNG_FOR_S, Proof, Shape, prove, proven
 from tasks.engine.kernels.trial import Plan
 from tasks.engine.kernels.watch import HUNG, Outcome
+from tasks.engine.llama.kernel_sets import KernelSet, candidates, lost, reference
 
 pytestmark = pytest.mark.unit
 

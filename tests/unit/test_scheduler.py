@@ -1,12 +1,13 @@
 """What a step computes, from the loads and the costs alone."""
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.engine.costs.shape import Group, StepCosts, cheapest, plain
-from tasks.engine.load import Load
-from tasks.engine.scheduler import Decode, Limits, plan
+from tasks.engine.costs.shape import StepCosts, padding
+from tasks.engine.step.scheduler import Limits, plan
 
 pytestmark = pytest.mark.unit
 
@@ -14,9 +15,18 @@ pytestmark = pytest.mark.unit
 FOURS = StepCosts(
     ((1, 4.2), (2, 7.2), (3, 9.6), (4, 8.5), (5, 11.9), (6, 13.9), (7, 16.0), (8, 12.1), (16, 16.1)), 0.7
 )
-#: A machine on which one row at a time is best up to three.
+#: A machine on which three rows cost more than four, but two don't.
 SINGLES = StepCosts(((1, 4.1), (2, 10.8), (3, 15.3), (4, 13.8), (8, 20.5), (16, 29.4)), 1.4)
 LINEAR = StepCosts(tuple((rows, 10.0 * rows) for rows in range(1, 17)), 10.0)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the scheduler sees of a sequence."""
+
+    slot: int
+    remaining: int
+    is_decoding: bool
 
 
 def decoding(slot: int) -> Load:
@@ -28,7 +38,7 @@ def prefilling(slot: int, remaining: int) -> Load:
 
 
 def test_every_decoding_sequence_gets_its_next_token_in_ascending_order():
-    assert plan([decoding(3), decoding(0), decoding(2)], Limits()).decode == (Decode((0, 2, 3)),)
+    assert plan([decoding(3), decoding(0), decoding(2)], Limits()).decode == (0, 2, 3)
 
 
 def test_prompts_that_arrive_together_are_prefilled_together():
@@ -58,19 +68,14 @@ def test_a_short_prompt_waits_behind_a_long_one():
 
 
 def test_seven_rows_are_padded_to_eight():
-    assert cheapest(7, FOURS) == (Group(7, padding=1),)
     step = plan([decoding(slot) for slot in range(7)], Limits(costs=FOURS))
-    assert step.decode == (Decode(tuple(range(7)), padding=1),)
+    assert (step.decode, step.padding, step.num_rows) == (tuple(range(7)), 1, 8)
 
 
-def test_two_and_three_rows_run_one_by_one_where_that_is_cheaper():
-    assert cheapest(2, SINGLES) == (Group(1), Group(1))
-    assert cheapest(3, SINGLES) == (Group(1), Group(1), Group(1))
-    assert cheapest(4, SINGLES) == plain(4)
-
-
-def test_no_shape_is_sought_where_every_row_costs_the_same():
-    assert all(cheapest(rows, LINEAR) == plain(rows) for rows in range(1, 17))
+def test_nothing_is_padded_where_it_gains_nothing():
+    assert [padding(rows, FOURS) for rows in (0, 1, 4, 8, 16, 20)] == [0] * 6
+    assert [padding(rows, SINGLES) for rows in range(1, 5)] == [0, 0, 1, 0]
+    assert not any(padding(rows, LINEAR) for rows in range(1, 17))
 
 
 costs = st.lists(st.floats(0.1, 100), min_size=16, max_size=16).map(
@@ -79,11 +84,8 @@ costs = st.lists(st.floats(0.1, 100), min_size=16, max_size=16).map(
 
 
 @given(st.integers(1, 16), costs)
-def test_a_shape_decodes_every_row_and_never_costs_more_than_the_plain_one(rows, table):
-    groups = cheapest(rows, table)
-    assert sum(group.rows for group in groups) == rows
-    total = sum(table.decode_ms(group.rows + group.padding) for group in groups)
-    assert total <= table.decode_ms(rows) + 1e-9
+def test_a_padded_step_never_costs_more_than_the_plain_one(rows, table):
+    assert table.decode_ms(rows + padding(rows, table)) <= table.decode_ms(rows)
 
 
 @given(costs, st.integers(1, 40))
@@ -106,9 +108,7 @@ limits = st.sampled_from([Limits(), Limits(costs=FOURS), Limits(costs=SINGLES), 
 def test_a_step_forgets_nobody_never_exceeds_a_batch_and_never_idles(entries, bounds):
     step = plan(entries, bounds)
     assert step.num_prefilled <= bounds.n_batch
-    decoded = [slot for batch in step.decode for slot in batch.slots]
-    assert decoded == sorted(decoded)
-    assert sorted([*decoded, *step.paused]) == sorted(load.slot for load in entries if load.is_decoding)
+    assert list(step.decode) == sorted(load.slot for load in entries if load.is_decoding)
     assert bool(entries) == bool(step.decode or step.prefill)
 
 

@@ -69,13 +69,6 @@ def test_what_a_sequence_adds_counts_too():
     assert table.has(first.slot, [*LONG, *[7] * MIN_SHARED, 1]) == len(LONG) + MIN_SHARED
 
 
-def test_sequences_that_change_places_take_their_tokens_along():
-    table = SlotTable(2)
-    first, second = table.take((1, 2, 3)), table.take((4, 5, 6))
-    table.exchange(first.slot, second.slot)
-    assert (table.has(first.slot, (4, 5, 9)), table.has(second.slot, (1, 2, 9))) == (2, 2)
-
-
 def test_without_reuse_everything_starts_from_nothing():
     table = SlotTable(2, reuses=False)
     table.release(table.take(LONG).slot, LONG)

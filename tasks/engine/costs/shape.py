@@ -1,21 +1,17 @@
-"""What a step costs by its size, and the best way to decode a number of rows. Pure.
+"""What a step costs by its size. Pure.
 
-Kernels that work on several rows at a time make some sizes cheaper than smaller ones: then a row of padding
-pays, or two smaller steps do, or that some sequences pause for a step. Which, depends on the machine, the
-threads and the encoding; so it is measured (:mod:`tasks.engine.costs.measure`).
+Kernels that work on four rows at a time make a step of four rows cheaper than one of three; then a row of
+padding pays. Whether it does depends on the machine, the threads and the encoding, so it is measured
+(:mod:`tasks.engine.costs.measure`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import lru_cache
 
-#: A shape must be so much cheaper than the plain one to be chosen; below that it is noise.
+#: A way must be so much cheaper than the plain one to be chosen; below that it is noise.
 MIN_GAIN = 0.04
-#: The same for a shape that leaves some sequences out. More, since for other slots llama.cpp builds its graph
-#: anew, and since sequences are moved.
-MIN_PAUSE_GAIN = 0.08
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,72 +52,11 @@ def _between(measured: tuple[tuple[int, float], ...], rows: int) -> float:
     return low_ms + (ms - low_ms) * (rows - low) / (size - low)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Sequences decoded in one batch: ``rows`` of them, and ``padding`` rows thrown away."""
-
-    rows: int
-    padding: int = 0
-
-
-def plain(rows: int) -> tuple[Group, ...]:
-    """All rows in one batch."""
-    return (Group(rows),) if rows else ()
-
-
-@lru_cache(maxsize=4096)
-def cheapest(rows: int, costs: StepCosts) -> tuple[Group, ...]:
-    """The groups to decode all of ``rows`` sequences in: one batch, padded, or several; the least time."""
-    return _cheapest_of_all(rows, costs)[rows]
-
-
-@lru_cache(maxsize=4096)
-def quickest(rows: int, costs: StepCosts) -> tuple[Group, ...]:
-    """The groups that make most tokens per millisecond of ``rows`` sequences; they may leave some out.
-
-    Never half of them, since a size that fits twice is taken twice. So one sequence more never makes fewer
-    tokens per millisecond, but for :data:`MIN_PAUSE_GAIN`.
-    """
-    shapes = _cheapest_of_all(rows, costs)
-    everyone = shapes[rows]
-    options = [shapes[size] * (rows // size) for size in range(1, rows + 1)]
-    best = max(options, key=lambda groups: (tokens_per_ms(groups, costs), num_rows(groups)), default=())
-    is_worth_it = tokens_per_ms(best, costs) * (1 - MIN_PAUSE_GAIN) > tokens_per_ms(everyone, costs)
-    return best if is_worth_it else everyone
-
-
-def num_rows(groups: tuple[Group, ...]) -> int:
-    """Sequences decoded in these groups."""
-    return sum(group.rows for group in groups)
-
-
-def tokens_per_ms(groups: tuple[Group, ...], costs: StepCosts) -> float:
-    """Tokens that a step of these groups makes, by what it costs; 0 without groups."""
-    ms = sum(costs.decode_ms(group.rows + group.padding) for group in groups)
-    return num_rows(groups) / ms if groups else 0.0
-
-
-def _cheapest_of_all(rows: int, costs: StepCosts) -> list[tuple[Group, ...]]:
-    """The cheapest groups for every number of sequences from none to ``rows``.
-
-    Dynamic programming over the size of the last group.
-    """
-    padded = [_padded(size, costs) for size in range(1, rows + 1)]
-    best: list[tuple[float, tuple[Group, ...]]] = [(0.0, ())]
-    for _ in range(rows):
-        options = (
-            (before[0] + ms, (*before[1], group))
-            for (ms, group), before in zip(padded, reversed(best), strict=False)
-        )
-        best.append(min(options, key=lambda option: (option[0], len(option[1]))))
-    return [
-        groups if ms < costs.decode_ms(count) * (1 - MIN_GAIN) else plain(count)
-        for count, (ms, groups) in enumerate(best)
-    ]
-
-
-def _padded(rows: int, costs: StepCosts) -> tuple[float, Group]:
-    """The cheapest batch that has room for ``rows``."""
+def padding(rows: int, costs: StepCosts) -> int:
+    """Rows to add to a step of ``rows`` next tokens, where the larger step is the cheaper one; else 0."""
+    if not rows:
+        return 0
     sizes = range(rows, max(rows, costs.max_rows) + 1)
-    size = min(sizes, key=lambda each: (costs.decode_ms(each), each))
-    return costs.decode_ms(size), Group(rows, size - rows)
+    best = min(sizes, key=lambda size: (costs.decode_ms(size), size))
+    is_worth_it = costs.decode_ms(best) < costs.decode_ms(rows) * (1 - MIN_GAIN)
+    return best - rows if is_worth_it else 0

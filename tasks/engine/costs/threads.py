@@ -29,20 +29,6 @@ class Threads(Protocol):
         """The caller has nothing to do."""
 
 
-class FixedThreads:
-    """Always the same number, for a process that shares its cores with no other."""
-
-    def __init__(self, threads: int) -> None:
-        self.least = self.most = threads
-
-    def work(self) -> int:
-        """The number."""
-        return self.most
-
-    def rest(self) -> None:
-        """Nothing changes."""
-
-
 class CorePool:
     """The threads of a worker's children, in memory that they share; made before they are forked."""
 

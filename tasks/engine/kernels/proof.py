@@ -15,9 +15,9 @@ from typing import Any
 
 from tasks.engine import kept
 from tasks.engine.errors import KernelsError, ModelError
-from tasks.engine.kernels.choice import KernelSet, candidates, lost
 from tasks.engine.kernels.trial import Plan
 from tasks.engine.kernels.watch import HUNG, Outcome, Run, run
+from tasks.engine.llama.kernel_sets import KernelSet, candidates, lost
 
 logger = logging.getLogger(__name__)
 

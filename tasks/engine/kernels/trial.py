@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.engine.errors import KernelsError, ModelError
-from tasks.engine.kernels.choice import KernelSet, reference
 from tasks.engine.kernels.judge import fault
+from tasks.engine.llama.kernel_sets import KernelSet, reference
 
 #: Prompt tokens computed at most: enough for kernels that want several tiles of rows.
 PROMPT_TOKENS = 64

@@ -105,17 +105,6 @@ class Context:
         """
         return self._write_state(target, self._read_state(source)) and self.trim(target, size)
 
-    def exchange(self, a: int, b: int) -> bool:
-        """Let two sequences change places (500 tokens each: 7 ms); ``False`` if that can't be had.
-
-        Then what the two slots hold is undefined.
-        """
-        states = self._read_state(a), self._read_state(b)
-        # An empty state, written, would leave what is there.
-        self.trim(a, 0)
-        self.trim(b, 0)
-        return self._write_state(b, states[0]) and self._write_state(a, states[1])
-
     def _read_state(self, seq: int) -> NDArray[np.uint8]:
         """A sequence's cells and positions as llama.cpp stores them."""
         # Not zeroed, since that takes longer than all the rest.

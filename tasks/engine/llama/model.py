@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.engine.errors import ModelError
-from tasks.engine.kernels.choice import KernelSet
+from tasks.engine.llama.kernel_sets import KernelSet
 from tasks.engine.llama.library import llama_cpp as ll
 from tasks.engine.llama.library import load_best, load_kernels
 from tasks.engine.llama.log import listen, recent_errors

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tasks.engine.costs.shape import quickest, tokens_per_ms
+from tasks.engine.costs.shape import padding
 from tasks.engine.costs.table import CostTable
 
 #: Speeds that differ by less are the same: measuring is no more exact.
@@ -53,7 +53,7 @@ def tokens_per_s(taken: Iterable[int], threads: int, costs: CostTable) -> float:
 @lru_cache(maxsize=4096)
 def _tokens_per_s(rows: tuple[int, ...], threads: int, costs: CostTable) -> float:
     share = costs.at(max(1, threads // max(1, len(rows))))
-    return sum(1e3 * tokens_per_ms(quickest(num, share), share) for num in rows)
+    return sum(1e3 * num / share.decode_ms(num + padding(num, share)) for num in rows)
 
 
 def _promise(rows: tuple[int, ...], crew: Crew, costs: CostTable) -> float:

@@ -1,0 +1,37 @@
+"""With how many threads a step is computed, and what it costs with them."""
+
+from __future__ import annotations
+
+from tasks.engine.costs.governor import Governor
+from tasks.engine.costs.shape import StepCosts
+from tasks.engine.costs.table import CostTable
+from tasks.engine.costs.threads import Threads
+from tasks.engine.llama.context import Context
+
+
+class Pace:
+    """Sets a context's threads before each step, and learns from how long the step took."""
+
+    def __init__(self, context: Context, threads: Threads, table: CostTable | None) -> None:
+        """``table`` has the measured costs, if there are any; without them nothing is learnt."""
+        self._context, self._threads, self._table = context, threads, table
+        self._governor, self._now = Governor(), threads.least
+
+    def begin(self, now: float) -> StepCosts | None:
+        """Choose the threads for a step that begins at ``now``, in seconds; what it costs with them."""
+        self._now = self._governor.choose(self._threads.work(), now)
+        self._context.use_threads(self._now)
+        return None if self._table is None else self._table.at(self._now)
+
+    def end(self, num_rows: int, num_prefilled: int, seconds: float, now: float) -> None:
+        """Note that a step of so many rows and prompt tokens took so long."""
+        if self._table is None:
+            return
+        alone = self._table.at(1)
+        decode_ms = alone.decode_ms(num_rows) if num_rows else 0.0
+        alone_ms = decode_ms + num_prefilled * alone.prefill_ms
+        self._governor.observe(self._now, seconds * 1e3, alone_ms, now)
+
+    def rest(self) -> None:
+        """There is nothing to compute: other children may have the cores."""
+        self._threads.rest()
