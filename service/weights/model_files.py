@@ -29,7 +29,7 @@ ENCODING_PATTERN = re.compile(r"(I?Q\d\w*|B?F16|F32)\Z")
 
 _ORIGINAL = "original.gguf"
 _CHUNK = 1 << 20
-_CHECKOUT = Path(__file__).resolve().parent.parent
+_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 class ModelError(Exception):

@@ -41,10 +41,10 @@ class Attempt:
     seq: int = field(init=False)
     prompt_tokens: int = 0
     num_delivered: int = 0
-    claimed_at: float = field(default_factory=monotonic)
+    claimed_at: float = field(default_factory=monotonic, compare=False)
     submitted_at: float = 0.0
-    proven: Flag = field(default_factory=Flag)
-    over: Flag = field(default_factory=Flag)
+    proven: Flag = field(default_factory=Flag, compare=False)
+    over: Flag = field(default_factory=Flag, compare=False)
     is_handed_back: bool = False
     end: End | None = None
     ending: Ending | None = None

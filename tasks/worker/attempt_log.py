@@ -1,13 +1,17 @@
-"""The log's line for each attempt."""
+"""What hears of each attempt: the log's line, and spans if traces are wanted."""
 
 from __future__ import annotations
 
 import logging
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tasks.telemetry import tracing
 from tasks.worker.attempt import Attempt
 from tasks.worker.observers import AttemptObserver, outcome
+
+if TYPE_CHECKING:
+    from tasks.settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +31,15 @@ class AttemptLog(AttemptObserver):
             "attempt_ms": round((monotonic() - attempt.claimed_at) * 1e3, 1),
         }
         logger.info("attempt", extra={name: value for name, value in told.items() if value is not None})
+
+
+def attempt_observers(settings: BrokerSettings) -> tuple[AttemptObserver, ...]:
+    """To be made in the child: the one that makes traces starts a thread."""
+    if not tracing.is_wanted(settings):
+        return (AttemptLog(),)
+    from tasks.worker.attempt_spans import AttemptSpans
+
+    return AttemptLog(), AttemptSpans.start(settings)
 
 
 def _cost(attempt: Attempt) -> dict[str, Any]:

@@ -30,18 +30,16 @@ from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Job
 from tasks.store.connect import connect
 from tasks.store.requests import RequestStore
-from tasks.telemetry import tracing
 from tasks.telemetry.tally import Tally
 from tasks.telemetry.work_counter import WorkCounter
 from tasks.worker.attempt import Attempt
-from tasks.worker.attempt_log import AttemptLog
+from tasks.worker.attempt_log import attempt_observers
 from tasks.worker.attempt_store import Append, AttemptStore, SuspectError, new_fence
 from tasks.worker.deliver import Deliverer
 from tasks.worker.heartbeat import Heartbeat
-from tasks.worker.observers import AttemptObserver
 
 if TYPE_CHECKING:
-    from tasks.settings import BrokerSettings, WorkerSettings
+    from tasks.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +95,7 @@ class WorkerChild:
         self._attempts = AttemptStore(client, settings.result_ttl)
         on_append = partial(share.tally.observe, "append")
         self._deliverer = Deliverer(self._attempts, settings.stream_interval, on_append)
-        self._observers, self._work = _observers(settings), WorkCounter(share.tally)
+        self._observers, self._work = attempt_observers(settings), WorkCounter(share.tally)
         self._card = _card(settings, model, share)
         self._prompts = PromptBuilder(model, self._card.n_ctx)
         make_context = partial(
@@ -258,15 +256,6 @@ class WorkerChild:
     def _tell(self, attempt: Attempt) -> None:
         for observer in self._observers:
             observer.on_over(attempt)
-
-
-def _observers(settings: BrokerSettings) -> tuple[AttemptObserver, ...]:
-    """To be made in the child: the one that makes traces starts a thread."""
-    if not tracing.is_wanted(settings):
-        return (AttemptLog(),)
-    from tasks.worker.attempt_spans import AttemptSpans
-
-    return AttemptLog(), AttemptSpans.start(settings)
 
 
 def _card(settings: WorkerSettings, model: Model, share: Share) -> Child:

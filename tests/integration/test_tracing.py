@@ -23,7 +23,7 @@ from flask import Flask
 from service.app import create_app
 from service.settings import ApiSettings
 from service.telemetry.tracing import instrument
-from tasks.worker.observers import attempt_observers
+from tasks.worker.attempt_log import attempt_observers
 from tasks.settings import WorkerSettings
 instrument(Flask("app"), ApiSettings())
 print(len(attempt_observers(WorkerSettings(threads=1, workers=1))))

