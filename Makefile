@@ -43,11 +43,12 @@ test: setup model  ## run every test but chaos
 chaos: setup model  ## run the tests that inject faults
 	$(PY) -m pytest -m chaos $(ARGS)
 
-check: setup audit deploy-check  ## lint, type-check, check imports, audit dependencies
+check: setup audit deploy-check  ## lint, type-check, check layers and structure, audit dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(PY) .ci/structure.py
 
 audit: setup  ## look the locked dependencies up in the vulnerability database
 	@$(PY) .ci/audit.py requirements.lock

@@ -1,1 +1,1 @@
-"""Load and comparisons; nothing here is imported by the product."""
+"""Load tests and comparisons; the product imports nothing from here."""

@@ -1,7 +1,7 @@
-"""Open-loop load: requests begin when the clock says, however the server does.
+"""Open-loop load: requests start at scheduled times, however fast the server is.
 
 Times count from the scheduled start, so that a generator or a server that falls behind can't hide it.
-Threads carry the requests; where gevent has patched the standard library they are greenlets.
+Each request has a thread; if gevent has patched the standard library, it is a greenlet.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from service.client.load_run import SYSTEM_PROMPT, prompts
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What became of one request; ``due_s``, ``began_s`` and ``over_s`` are on ``time.perf_counter``.
+    """The result of one request; ``due_s``, ``began_s`` and ``over_s`` are on ``time.perf_counter``.
 
-    It was answered (``sample``), refused with a full queue (neither), or failed (``error``).
+    It was answered (``sample``), failed (``error``), or was refused because the queue was full (neither).
     """
 
     due_s: float
@@ -33,7 +33,7 @@ class Arrival:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the server had no room for it."""
+        """Whether the server refused it because the queue was full."""
         return self.sample is None and self.error is None
 
     @property
@@ -55,7 +55,7 @@ class Arrival:
 
 
 def poisson(rate: float, duration_s: float, source: random.Random) -> Iterator[float]:
-    """Offsets in seconds below ``duration_s``, increasing, of a Poisson process of ``rate`` a second."""
+    """Increasing offsets in seconds, below ``duration_s``, of a Poisson process of ``rate`` a second."""
     offset = source.expovariate(rate)
     while offset < duration_s:
         yield offset
@@ -69,7 +69,7 @@ def chat_bodies(model: str, n_predict: int) -> Iterator[dict[str, Any]]:
 
 
 def arrive(url: str, body: dict[str, Any], due_s: float) -> Arrival:
-    """Do one request that was due at ``due_s``."""
+    """Send one request that is due at ``due_s``, and wait for its end."""
     began = time.perf_counter()
     try:
         sample = measure(url, body)
@@ -84,7 +84,7 @@ def arrive(url: str, body: dict[str, Any], due_s: float) -> Arrival:
 def run_open(
     url: str, bodies: Iterator[dict[str, Any]], offsets: Sequence[float], on_over: Callable[[], None]
 ) -> list[Arrival]:
-    """Start a request at each offset from now, in seconds, and wait for all; ``on_over`` after each."""
+    """Start a request at each offset (seconds from now), and wait for all; call ``on_over`` after each."""
     arrivals: list[Arrival] = []
     threads: list[threading.Thread] = []
     start = time.perf_counter()

@@ -1,8 +1,8 @@
 """``python -m loadtest.batched``: the throughput over HTTP against what the kernels alone give.
 
-The limit is a bare loop over one context in this process, of the same shape: prompts computed together, then
-a step for each token, no server, no queue, no text. ``llama-batched-bench``, where it is given, measures the
-same of its own build of llama.cpp. All take turns.
+The most that the kernels can give is the throughput of a bare loop over one context of the same shape, in a
+separate process. It computes the prompts together, then a step for each token, without server, queue or text.
+If ``llama-batched-bench`` is given, it measures the same with its own build of llama.cpp. All take turns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from service.client.api_client import served_model
 from service.client.load_run import Load, run_load
 from service.weights.model_files import default_model
 
-#: In a process of its own: prints seconds for prompts of ``pp`` and answers of ``tg`` tokens, ``n`` at once.
+#: In a separate process: prints seconds for prompts of ``pp`` and answers of ``tg`` tokens, ``n`` at once.
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -108,7 +108,7 @@ def _report(speeds: Mapping[str, Sequence[float]]) -> Iterator[str]:
 
 
 def _served(setting: Setting, n_predict: int) -> float:
-    """Tokens per second of two waves over HTTP, the second of which fills the gaps of the first."""
+    """Tokens per second of two waves over HTTP; the second wave fills the gaps of the first."""
     with running(ours(setting, 1)) as service:
         name = served_model(service.url)
         run_load(service.url, name, Load(2, 2, 8))

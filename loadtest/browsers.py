@@ -1,4 +1,4 @@
-"""The system's Chromium, for what looks at the page."""
+"""The system's Chromium, for programs that look at the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 class NoBrowserError(Exception):
-    """There is none here; the text says what to install."""
+    """There is no browser here; the text says what to install."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def chromium() -> Iterator[Browser]:
     if path is None:
         raise NoBrowserError(f"no browser here: install one of {', '.join(_NAMES)} (apt install chromium)")
     with sync_playwright() as playwright:
-        # Containers seldom let it have its sandbox; all it sees here is our own page.
+        # Chromium's sandbox seldom works in containers; here it opens only this project's page.
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()

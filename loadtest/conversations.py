@@ -1,6 +1,6 @@
-"""``python -m loadtest.conversations``: what it brings to have a conversation's turns meet their cells again.
+"""``python -m loadtest.conversations``: the gain when a conversation's next turn finds its cells again.
 
-Conversations of several turns over a worker of several children, each way of using the service in turn.
+Conversations of several turns go to a worker with several children. The ways of using the service take turns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(model: Path | None, variants: tuple[str, ...], loads: str, rounds: int,
 
 
 def _measured(url: str, at_once: int, turns: int, n_predict: int) -> tuple[float, float]:
-    """Tokens per second of ``at_once`` conversations; the median TTFT of all turns but the first, in ms."""
+    """Tokens per second of ``at_once`` conversations, and median TTFT in ms of all turns but the first."""
     name, source = served_model(url), prompts()
     questions = [[next(source) for _ in range(turns)] for _ in range(at_once)]
     talks: list[list[Sample]] = [[] for _ in range(at_once)]

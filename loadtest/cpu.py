@@ -1,7 +1,7 @@
 """``python -m loadtest.cpu``: processor time per token, by process, and how much of it is not llama.cpp's.
 
-In a child, the engine's thread and its helpers compute; they are the threads that used most. What they do
-in Python between steps is among llama.cpp's time here; everything else is counted as ours.
+In a child, the engine's thread and its helpers compute; they are the threads that used most time. Their work
+in Python between steps counts as llama.cpp's time here; everything else counts as ours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.weights.model_files import default_model
 
 COMPUTE = "children, computing threads"
 OTHER = "children, other threads"
-#: Part → a word of its command.
+#: Part → a word in its command.
 PARTS = {"API": "gunicorn", "Celery's parent": "celery", "Valkey": "valkey"}
 REST = "supervisor and keeper"
 
@@ -52,14 +52,14 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Processor seconds so far of a process's threads; ``part`` is what the process belongs to."""
+    """Processor seconds that a process's threads have used so far; ``part`` is the process's part."""
 
     part: str
     seconds: Mapping[int, float]
 
 
 def split(before: Sequence[Threads], after: Sequence[Threads], num_computing: int) -> dict[str, float]:
-    """Seconds between two looks by part; in a child the ``num_computing`` busiest threads are apart."""
+    """Seconds of each part between two readings; a child's ``num_computing`` busiest threads are separate."""
     spent = dict.fromkeys((*PARTS, REST, OTHER, COMPUTE), 0.0)
     for then, now in zip(before, after, strict=True):
         grown = sorted((s - then.seconds.get(t, 0.0) for t, s in now.seconds.items()), reverse=True)
@@ -96,10 +96,10 @@ def _look(service: Running) -> list[Threads]:
 
 
 def _seconds(process: psutil.Process, thread: int) -> float:
-    """From ``schedstat``, in nanoseconds: the usual ticks of 10 ms are too coarse for what wakes shortly."""
+    """A thread's seconds from ``schedstat`` (ns); the usual 10 ms ticks are too coarse for short work."""
     try:
         return int(Path(f"/proc/{process.pid}/task/{thread}/schedstat").read_text().split()[0]) / 1e9
-    except FileNotFoundError:  # it ended meanwhile
+    except FileNotFoundError:  # the thread has ended
         return 0.0
 
 

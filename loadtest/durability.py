@@ -1,7 +1,7 @@
 """``python -m loadtest.durability``: what Valkey's append-only file costs in throughput.
 
-The same server on a Valkey with ``appendonly yes``, written out every second as ``serve`` has it, and on one
-that keeps nothing, in turn.
+The same server uses two kinds of Valkey in turn: one with ``appendonly yes``, which writes to disk every
+second as in ``serve``, and one that keeps nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _speed(setting: Setting, load: Load, is_durable: bool) -> float:
 
 @contextmanager
 def _valkey(options: tuple[str, ...]) -> Iterator[str]:
-    """A Valkey of our own, on loopback; its data goes with it."""
+    """Start a private Valkey on loopback, and delete its data afterwards."""
     port = valkey.free_port()
     with tempfile.TemporaryDirectory(prefix="durability-") as folder:
         command = [str(valkey.binary()), "--bind", "127.0.0.1", "--port", str(port), "--dir", folder]

@@ -1,7 +1,7 @@
 """``python -m loadtest.encodings``: what each encoding of the default model costs and is worth.
 
 Re-encodes the packaged file, then measures perplexity on technical English (the language reference that
-CPython carries) and the speed of one context. Encodings take turns, so that a noisy machine is fair to all.
+comes with CPython) and the speed of one context. Encodings take turns, so that noise affects all equally.
 """
 
 from __future__ import annotations

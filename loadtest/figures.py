@@ -1,8 +1,8 @@
-"""``python -m loadtest.figures``: what counting costs.
+"""``python -m loadtest.figures``: what counting for the metrics costs.
 
-Two engines over the same weights take turns, one with the observer that counts and one without any, so that
-a noisy machine is fair to both. Then each part alone, without a model: what a step costs a child, and what a
-finished request costs an API process.
+Two engines with the same weights take turns, one with the observer that counts and one without, so that noise
+affects both equally. Then each part is measured alone, without a model: what counting a step costs a child,
+and what counting a finished request costs an API process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(model: Path | None, rounds: int, slots: int, threads: int, n_predict: i
 
 
 def _turns(runs: list[Run], rounds: int, n_predict: int) -> list[tuple[float, ...]]:
-    """Each round's speeds, in the order of ``runs``; they take turns in being first."""
+    """Each round's speeds, in the order of ``runs``; the engines take turns in being first."""
     for run in runs:
         run.speed(n_predict)  # warms up
     measured = []
@@ -73,7 +73,7 @@ def _turns(runs: list[Run], rounds: int, n_predict: int) -> list[tuple[float, ..
 
 
 class Run:
-    """An engine of its own, asked for a full batch of answers at a time."""
+    """An engine that generates a full batch of answers at a time."""
 
     def __init__(self, model: Model, observer: Observer, slots: int, threads: int) -> None:
         self._ended: SimpleQueue[str] = SimpleQueue()

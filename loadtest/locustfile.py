@@ -1,7 +1,7 @@
 """Closed-loop load for Locust: each user streams one answer after another.
 
-Time to first token, gaps between tokens and whole requests are rows of their own. The project's own
-client reads the stream: Locust's ``iter_lines`` hands lines on only when 1,024 bytes have come, which
+Time to first token, gaps between tokens and whole requests have separate rows. The project's own client
+reads the stream, because Locust's ``iter_lines`` passes lines on only when 1,024 bytes have come, which
 would make the first token late.
 """
 
@@ -29,13 +29,13 @@ class ChatUser(User):  # type: ignore[misc]
     wait_time = constant(0)
 
     def on_start(self) -> None:
-        """Find out what is served."""
+        """Ask the server for its model."""
         self._url = str(self.host).removesuffix("/")
         self._model = served_model(self._url)
 
     @task
     def chat(self) -> None:
-        """One answer; greedy, and past the end of sequence, so that all have one length."""
+        """Stream one answer, greedy and past the end of sequence, so that all have the same length."""
         body = chat_body(
             self._model,
             next(_PROMPTS),

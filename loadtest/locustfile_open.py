@@ -1,6 +1,6 @@
-"""Open-loop load for Locust: requests arrive on a clock, as a Poisson process, however the server does.
+"""Open-loop load for Locust: requests arrive as a Poisson process, however fast the server is.
 
-Times count from the scheduled start. A request that finds the queue full is a row of its own, ``refused``.
+Times count from the scheduled start. Requests that find the queue full have a separate row, ``refused``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def _options(parser: ArgumentParser) -> None:
 
 
 class Arrivals(User):  # type: ignore[misc]
-    """A source of requests; several make one together, of the sum of their rates."""
+    """A source of requests; several sources act like one source with the sum of their rates."""
 
     wait_time = constant(0)
 
     def on_start(self) -> None:
-        """Find out what is served, and start the clock."""
+        """Ask the server for its model, and start the clock."""
         self._url = str(self.host).removesuffix("/")
         options = self.environment.parsed_options
         self._bodies = chat_bodies(served_model(self._url), options.n_predict)
@@ -44,7 +44,7 @@ class Arrivals(User):  # type: ignore[misc]
         self._requests.spawn(self._one, self._due_s)
 
     def on_stop(self) -> None:
-        """Let what has begun end, as far as ``--stop-timeout`` allows."""
+        """Let the requests that have begun end, as far as ``--stop-timeout`` allows."""
         self._requests.join()
 
     def _one(self, due_s: float) -> None:

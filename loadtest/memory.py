@@ -1,7 +1,7 @@
 """``python -m loadtest.memory``: whether children share the model's weights.
 
-Compares the proportional set size of N children and their parent with weights + N x (one context's
-buffers), where both terms are measured in processes of their own.
+Compares the proportional set size (PSS) of N children with weights + N x (one context's buffers). A separate
+process measures both terms. The PSS of the children's parent is shown, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psutil
 from loadtest.compare.servers import Running, Setting, ours, running
 from service.weights.model_files import default_model
 
-#: Loads the weights, then a context, and prints the growth of this process's own memory in each.
+#: Loads the weights, then a context, and prints the growth of this process's own memory after each.
 PROGRAM = """
 import sys, psutil
 from pathlib import Path
@@ -55,7 +55,7 @@ def main(model: Path | None, workers: int, slots: int, n_ctx: int) -> None:
 
 
 def _alone(path: Path, slots: int, n_ctx: int) -> tuple[float, float]:
-    """MiB of the weights, and of the weights with one context, in a process of its own."""
+    """MiB of the weights, and of the weights with one context, measured in a separate process."""
     command = [sys.executable, "-c", PROGRAM, str(path), str(slots), str(n_ctx), "1"]
     weights, alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return int(weights) / 2**20, int(alone) / 2**20

@@ -1,7 +1,7 @@
 """``python -m loadtest.overhead``: what HTTP, the queue and pub/sub add to the time to first token.
 
-One request at a time; each answer says how long the engine alone took from admission to the first token
-(``timings.prompt_ms``), and the client's time to first token less that is what everything around it added.
+It sends one request at a time. Each answer says how long the engine alone took from admission to the first
+token (``timings.prompt_ms``). The rest of the client's time to first token was added by everything else.
 """
 
 from __future__ import annotations

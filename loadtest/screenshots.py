@@ -47,7 +47,7 @@ def main(url: str | None, clients: int, seconds: int, dest: Path) -> None:
 
 
 def play(browser: Browser, url: str, dest: Path) -> None:
-    """One answer in the playground, then pictures of it."""
+    """Get one answer in the playground, then take pictures of it."""
     page = browser.new_page(viewport={"width": 1200, "height": 760})
     page.goto(url)
     page.locator("[name=system]").fill("You are a helpful assistant.")
@@ -69,7 +69,7 @@ def look(browser: Browser, url: str, dest: Path, seconds: int) -> None:
 
 
 def pictures(page: Page, dest: Path, name: str) -> None:
-    """What the page shows now, in each scheme of colours."""
+    """Take pictures of the page in each colour scheme, then close it."""
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         page.screenshot(path=dest / f"{name}-{scheme}.png")
@@ -78,7 +78,7 @@ def pictures(page: Page, dest: Path, name: str) -> None:
 
 @contextmanager
 def load(url: str, num_clients: int) -> Iterator[None]:
-    """Clients that ask one thing after another, answers of all lengths, while the context lasts."""
+    """Run clients that ask for one answer after another, of many lengths, while the context is open."""
     is_over = threading.Event()
     model, each = served_model(url), zip(prompts(), count(), strict=False)
     lock = threading.Lock()
@@ -88,7 +88,7 @@ def load(url: str, num_clients: int) -> Iterator[None]:
             with lock:
                 prompt, number = next(each)
             body = chat_body(model, prompt, SYSTEM_PROMPT, 16 + 37 * number % 120, ignore_eos=True)
-            with suppress(ClientError):  # refused: it comes back after a while
+            with suppress(ClientError):  # refused: the client asks again after a while
                 measure(url, body)
                 continue
             is_over.wait(3)

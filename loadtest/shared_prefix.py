@@ -1,8 +1,8 @@
 """``python -m loadtest.shared_prefix``: what a long system prompt costs once it has been computed.
 
-Each round has a system prompt that no server has seen. The first request computes it (cold), the next ones,
-one at a time, find it (warm). Then a new one comes with several requests at once, which should compute it
-once between them, and with as many once it is known.
+Each round has a system prompt that no server has seen. The first request computes it (cold); the next
+requests, one at a time, reuse it (warm). Then several requests at once bring another new system prompt; the
+server should compute it only once. Then as many requests at once bring the same prompt, which is now known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from service.client.load_run import prompts
 from service.weights.model_files import default_model
 from tasks.contract.percentile import percentile
 
-#: Words of the texts are 1.1 tokens of this model on average; a template adds about 30.
+#: A word of the texts has 1.1 tokens of this model on average; a template adds about 30 tokens.
 TOKENS_PER_WORD, TEMPLATE_TOKENS = 1.12, 30
 WARM_REQUESTS = 4
 
@@ -65,11 +65,11 @@ class _Asker:
         self._prompts = prompts()
 
     def one(self, system: str) -> Sample:
-        """Ask one."""
+        """Ask one question."""
         return measure(self._url, self._body(system))
 
     def many(self, system: str, count: int) -> tuple[Sample, ...]:
-        """Ask several at the same moment."""
+        """Ask several questions at the same moment."""
         bodies = [self._body(system) for _ in range(count)]
         with ThreadPoolExecutor(count) as pool:
             return tuple(pool.map(lambda body: measure(self._url, body), bodies))
@@ -90,7 +90,7 @@ def _round(asker: _Asker, tokens: int, at_once: int) -> Round:
 
 
 def _system_prompt(tokens: int) -> str:
-    """About ``tokens`` tokens, unlike any other from its first word on."""
+    """A prompt of about ``tokens`` tokens that differs from all others from its first word on."""
     words = islice(cycle(" ".join(TEXTS).split()), int((tokens - TEMPLATE_TOKENS) / TOKENS_PER_WORD))
     return f"{secrets.token_hex(4)}: {' '.join(words)}"
 

@@ -1,7 +1,7 @@
-"""``python -m loadtest.speculation``: what prompt lookup brings one request at a time, and what it costs.
+"""``python -m loadtest.speculation``: what prompt lookup gains and costs with one request at a time.
 
-Two workloads, each with prompt lookup on and off in turn: one summarises texts, and so repeats much of them;
-the other chats.
+There are two workloads, each with prompt lookup on and off in turn. One summarises texts, and so repeats much
+of them; the other chats.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def _cells(names: Sequence[str], figures: Rounds) -> list[str]:
 
 
 def ratios_of(of: Sequence[float], to: Sequence[float]) -> list[float]:
-    """Only figures of the same round are compared."""
+    """The ratio ``of / to`` of each round."""
     return [a / b for a, b in zip(of, to, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""The Flask application: blueprints over the process's parts, errors in one shape."""
+"""Makes the Flask application from the blueprints and the error handlers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def create_app(runtime: Runtime) -> Flask:
     """Make the application. The caller starts ``runtime``."""
     app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = runtime.settings.max_body_bytes
-    app.url_map.merge_slashes = False  # it would answer with a redirect in HTML
+    app.url_map.merge_slashes = False  # merging would answer with a redirect in HTML
     app.json.sort_keys = False  # type: ignore[attr-defined]
     for routes in (
         openai.blueprint(runtime),

@@ -1,6 +1,7 @@
 """Every error over HTTP, in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``.
 
-Raise :class:`ApiError` anywhere; :mod:`service.routes.error_pages` has Flask render it. Knows no Flask.
+Raise :class:`ApiError` anywhere; :mod:`service.routes.error_pages` makes Flask render it. This module
+doesn't use Flask.
 """
 
 from __future__ import annotations
@@ -11,22 +12,23 @@ from typing import Any
 from tasks.contract.messages import ErrorCode, Failure
 from tasks.contract.versions import UnsupportedVersionError
 
-#: Seconds a client is asked to wait when Redis is away; a restart with an append-only file takes about that.
+#: Seconds a client is asked to wait when Redis can't be reached; a restart of Redis with an append-only file
+#: takes about that long.
 STORE_RETRY_S = 5
 
 
-@dataclass(eq=False)  # not frozen: Python writes an exception's traceback while it travels
+@dataclass(eq=False)  # not frozen: Python sets an exception's traceback when it is raised
 class ApiError(Exception):
-    """Something to tell the client.
+    """An error that the client is told.
 
     Attributes:
         status: HTTP status.
         code: what happened, for programs.
         message: what happened and what to do, for people.
-        param: the field of the body (``messages[0].content``) or header that is wrong, if one is.
-        retry_after_s: seconds after which trying again makes sense, if it does.
-        was_accepted: the request had been accepted, and failed later.
-        is_final: the same request would fail again; tells OpenAI's clients not to retry by themselves.
+        param: the wrong field of the body (``messages[0].content``) or the wrong header, if there is one.
+        retry_after_s: seconds after which the client may try again, if that can help.
+        was_accepted: whether the request was accepted and failed later.
+        is_final: whether the same request would fail again; OpenAI's clients are then told not to retry.
     """
 
     status: int
@@ -51,7 +53,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """``Retry-After`` and the like."""
+        """``Retry-After`` and similar headers."""
         headers = {}
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(self.retry_after_s)
@@ -88,19 +90,19 @@ def store_full() -> ApiError:
 
 
 def shutting_down() -> ApiError:
-    """This process takes nothing new."""
+    """This process is shutting down and takes no new requests."""
     message = "This server is shutting down; try again, another one will answer."
     return ApiError(503, "shutting_down", message, retry_after_s=1)
 
 
 def newer_format(error: UnsupportedVersionError) -> ApiError:
-    """A newer process wrote what this one would have to read; the newer APIs can."""
+    """A newer process wrote data that this one can't read; an upgraded API process can."""
     message = f"{error}. Ask another API process, or this one again when it is upgraded."
     return ApiError(503, "unsupported_version", message, retry_after_s=STORE_RETRY_S, was_accepted=True)
 
 
 def unknown_request(request_id: str) -> ApiError:
-    """No such request, or it was kept no longer."""
+    """There is no such request, or it is no longer kept."""
     message = f"There is no request {request_id!r}; results are kept for a limited time."
     return ApiError(404, "request_not_found", message, "id")
 
@@ -117,14 +119,14 @@ _STATUS = {
 
 
 def from_failure(failure: Failure) -> ApiError:
-    """What a request that ended badly behind the queue is over HTTP."""
+    """The HTTP error for a request that was accepted and then failed."""
     return ApiError(
         _STATUS[failure.code],
         failure.code.value,
         failure.message,
         failure.param,
         retry_after_s=STORE_RETRY_S if failure.code is ErrorCode.QUEUE_TIMEOUT else None,
-        # It has killed its worker several times; a client that retries by itself would do it again.
+        # The request has killed its worker several times, and an automatic retry would do it again.
         is_final=failure.code is ErrorCode.ATTEMPTS_EXHAUSTED,
         was_accepted=True,
     )

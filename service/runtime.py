@@ -1,4 +1,4 @@
-"""Everything an API process consists of, built in one place and started explicitly."""
+"""Builds all parts of an API process in one place, and starts them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tasks.store.registry import Registry
 from tasks.store.requests import RequestStore
 from tasks.store.status_reader import Refusals, StatusReader
 
-#: Connections to Redis at once; commands take well under a millisecond, so more would only cost.
+#: Maximum connections to Redis. Commands take well under a millisecond, so more would not help.
 MAX_CONNECTIONS = 64
 #: Seconds between two rounds of housekeeping.
 HOUSEKEEPING_S = 1.0
-#: Seconds between two looks at how quickly Redis answers.
+#: Seconds between two measurements of how quickly Redis answers.
 PING_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """An API process's parts; :attr:`draining` is set once it takes nothing new."""
+    """An API process's parts; :attr:`draining` is set once the process takes no new requests."""
 
     settings: ApiSettings
     jobs: Jobs
@@ -53,7 +53,7 @@ class Runtime:
 
     @property
     def subscriber(self) -> Subscriber:
-        """Brings the events."""
+        """Delivers the requests' events."""
         return self.jobs.subscriber
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class Runtime:
 
 
 def build(settings: ApiSettings) -> Runtime:
-    """Put an API process together. Connects to nothing yet."""
+    """Build an API process's parts; nothing is connected or started yet."""
     redis = client(settings.redis_url)
     store, registry = RequestStore(redis, settings.result_ttl), Registry(redis)
     queue = RequestQueue(store, settings.queue_limit, tracing.message_headers(settings))
@@ -114,8 +114,8 @@ class _Housekeeping:
 
 
 def client(redis_url: str) -> Redis:
-    """A Redis client whose connections are bounded.
+    """A Redis client with a bounded number of connections.
 
-    One retry at once, since a connection from the pool may have died unnoticed.
+    It retries once without a pause, since a connection from the pool may have died unnoticed.
     """
     return connect(redis_url, MAX_CONNECTIONS, COMMAND_TIMEOUT_S, retry=Retry(NoBackoff(), 1))

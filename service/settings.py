@@ -1,4 +1,4 @@
-"""Settings of the API process, on top of those it shares with the workers (:mod:`tasks.settings`)."""
+"""The API process's settings; :mod:`tasks.settings` has the ones that it shares with the workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.settings import BrokerSettings
 
 
 class ApiSettings(BrokerSettings):
-    """How the API listens and what it lets in. Times are in seconds."""
+    """The API's address, limits and timeouts; times are in seconds."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=1, le=65535, description="TCP port to listen on.")
@@ -18,34 +18,38 @@ class ApiSettings(BrokerSettings):
         default=1, ge=1, le=64, description="API processes; one carries thousands of streams."
     )
     queue_timeout: float = Field(
-        default=300.0, gt=0, description="Seconds a request may wait to be generated."
+        default=300.0, gt=0, description="Seconds a request may wait before it starts; then it fails."
     )
     request_timeout: float | None = Field(
-        default=None, gt=0, description="Seconds from acceptance to the end at most."
+        default=None, gt=0, description="Seconds a request may take in all; default: no limit."
     )
     n_predict: int | None = Field(
         default=None,
         ge=1,
-        description="Tokens of an answer whose request sets no limit; default: the context's room.",
+        description="Most tokens of an answer whose request sets no limit; default: what fits the context.",
     )
     api_keys: SecretStr | None = Field(
         default=None,
-        description="API keys, separated by commas, of which each request must bring one as a bearer token. "
+        description="API keys, separated by commas; each request must send one of them as a bearer token. "
         "A variable or the settings file keeps them out of the list of processes.",
     )
-    max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes of a request's body at most.")
+    max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Largest request body in bytes.")
     max_wait: float = Field(
-        default=120.0, ge=0, description="Seconds that Prefer: wait=N is honoured for at most."
+        default=120.0, ge=0, description="Longest wait in seconds that a client gets with Prefer: wait=N."
     )
     max_waiters: int = Field(
-        default=256, ge=0, description="Requests per API process that may wait for a place in the queue."
+        default=256, ge=0, description="Requests that may wait for a place in a full queue, per API process."
     )
-    max_connections: int = Field(default=4096, ge=1, description="Connections open at once per API process.")
+    max_connections: int = Field(default=4096, ge=1, description="Most open connections per API process.")
     first_event_timeout: float = Field(
-        default=10.0, ge=0, description="Seconds a stream's status waits for the request's first event."
+        default=10.0,
+        ge=0,
+        description="Seconds to wait for a stream's first event before its headers are sent.",
     )
     heartbeat: float = Field(
-        default=2.0, gt=0, description="Seconds of silence before a stream sends a comment."
+        default=2.0,
+        gt=0,
+        description="Seconds of silence after which a stream sends a comment, to keep it open.",
     )
     send_timeout: float = Field(
         default=30.0, gt=0, description="Seconds a client may stop reading before its connection is closed."
@@ -54,12 +58,12 @@ class ApiSettings(BrokerSettings):
         default=20.0, gt=0, description="Seconds a request's body may take to arrive."
     )
     drain_timeout: float = Field(
-        default=30.0, ge=0, description="Seconds that open responses get at shutdown."
+        default=30.0, ge=0, description="Seconds that open responses get to finish at shutdown."
     )
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The API keys; empty when nobody needs one."""
+        """The API keys; empty when none is needed."""
         text = "" if self.api_keys is None else self.api_keys.get_secret_value()
         return tuple(key for part in text.split(",") if (key := part.strip()))
 

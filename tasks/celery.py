@@ -1,6 +1,6 @@
-"""The Celery application: for workers (``celery -A tasks worker``), ``inspect``, Flower and other publishers.
+"""The Celery application for workers (``celery -A tasks worker``), ``inspect``, Flower and other publishers.
 
-The API does without: :mod:`tasks.queue.submit` writes a message itself.
+The API does not use it: :mod:`tasks.queue.submit` writes the messages itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tasks.memory_need import Need
     from tasks.worker.ending.model_file import ModelFile
 
-#: Seconds between two looks for the requests of dead workers.
+#: Seconds between two searches for requests of dead workers.
 SWEEP_INTERVAL_S = 1.0
 
 
@@ -47,15 +47,15 @@ class App(Celery):  # type: ignore[misc]
             self.step_costs = SharedNote()
             self.stages = Stages()
             self.refusal = Refusal()
-            #: What the parent loaded, and the memory that all of it takes; set when it is known.
+            #: The model file that the parent loaded, and the memory that the worker needs; set once known.
             self.model_file: ModelFile | None = None
             self.memory_need: Need | None = None
 
 
 def create_app(settings: BrokerSettings) -> App:
-    """Build the application: one that only publishes, or with ``WorkerSettings`` one that also consumes.
+    """Build an application that publishes and, with ``WorkerSettings``, also consumes.
 
-    Raises ``ValueError`` when the Redis URL is of no known kind, or a worker has no model.
+    Raises ``ValueError`` if the Redis URL's scheme is unknown, or if a worker has no model.
     """
     app = App(settings)
     broker = Broker.at(settings.redis_url)
@@ -72,18 +72,18 @@ def create_app(settings: BrokerSettings) -> App:
 
 
 def _add_steps(app: App) -> None:
-    # Not for the API: they bring Celery's worker along.
+    # Imported here and not at the top: these modules import Celery's worker, which the API doesn't need.
     from tasks.telemetry.exporter import Exporter
     from tasks.worker.drain import Drain
     from tasks.worker.lease_renewal import Leases
 
-    # Celery's own would start children that crash again for ever.
+    # Celery's own pool would restart crashing children for ever.
     concurrency.ALIASES["processes"] = "tasks.worker.pool.guarded_pool:GuardedTaskPool"
     app.steps["worker"].update((Leases, Drain, Exporter))
 
 
 def _set_up_logs(settings: WorkerSettings) -> None:
-    """Have Celery leave the logs to us; its ``--loglevel`` counts where no setting was given."""
+    """Replace Celery's log setup with ours; its ``--loglevel`` applies if the settings name no level."""
     is_set = "log_level" in settings.model_fields_set
 
     def set_up(loglevel: int | None = None, **_: Any) -> None:
@@ -97,7 +97,7 @@ def _transport_options(settings: BrokerSettings) -> dict[str, Any]:
         **UNACKED_OPTIONS,
         "queue_limit": settings.queue_limit,
         **TIMEOUTS,
-        # Look for overdue leases at every sweep, not at every tenth.
+        # Look for overdue leases on every sweep, not on every tenth.
         "unacked_restore_interval": SWEEP_INTERVAL_S,
         "unacked_restore_throttle": 1,
     }
@@ -129,16 +129,16 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
         "task_reject_on_worker_lost": True,
         "worker_pool": "tasks.worker.pool.slot_pool:TaskPool",
         "worker_concurrency": shape.workers * shape.slots,
-        # No more messages than slots, counting those that still run from before a reconnect. Celery's
-        # own allowance for these only ever grows back task by task.
+        # Hold no more messages than there are slots. Tasks still running from before a reconnect count.
+        # Celery's own reduction for such tasks is off, because it is undone only task by task.
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": True,
         "worker_enable_prefetch_count_reduction": False,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
-        # A child that takes long to make its context would otherwise be killed, again and again.
+        # Otherwise Celery would kill a child that takes long to make its context, again and again.
         "worker_proc_alive_timeout": 600,
-        # Not Celery's soft shutdown: it sleeps in the signal handler, so that leases run out, and always
-        # for the whole time. tasks.worker.drain drains instead.
+        # Celery's soft shutdown is off, and tasks.worker.drain drains instead. Celery's sleeps in the
+        # signal handler, always for the whole time, so leases run out.
         "worker_soft_shutdown_timeout": 0.0,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
@@ -147,7 +147,7 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def __getattr__(name: str) -> Any:
-    # Built when Celery asks for it, so that create_app can be imported without being a worker.
+    # Built only when Celery asks for it, so that a process can import create_app without being a worker.
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()["app"] = app = create_app(worker_settings())

@@ -11,29 +11,29 @@ import psutil
 
 from tasks.settings import WorkerSettings
 
-#: What a child takes beside its context, and what all other processes take together, measured.
+#: Bytes that a child takes besides its context, and that all other processes take together; measured.
 CHILD_BYTES = 40 << 20
 OTHERS_BYTES = 220 << 20
-#: Rows of activations that are alive at once in a layer: of the embedding's and the feed-forward's width.
+#: Rows of activations alive at once in a layer, as wide as the embedding and as the feed-forward.
 _EMBD_ROWS, _FF_ROWS = 6, 3
 _FLOAT_BYTES = 4
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Facts(Protocol):
-    """What counts of a model's header; sizes in bytes."""
+    """The figures of a model's header that decide how much memory it needs; sizes in bytes."""
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Size of the file."""
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of a token's cells."""
+        """Size of one token's cells in the KV cache."""
 
     @property
     def n_vocab(self) -> int:
-        """Tokens known."""
+        """Number of tokens in the vocabulary."""
 
     @property
     def n_embd(self) -> int:
@@ -46,7 +46,7 @@ class Facts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeaderFacts:
-    """:class:`Facts` from what :meth:`tasks.engine.llama.model.Model.describe` says."""
+    """:class:`Facts` from the result of :meth:`tasks.engine.llama.model.Model.describe`."""
 
     size_bytes: int
     kv_bytes_per_token: int
@@ -56,13 +56,17 @@ class HeaderFacts:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """Those of them that count."""
+        """Pick the facts out of a model's description."""
         return cls(**{name: int(told[name]) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes: ``weights`` once, ``cells`` and ``scratch`` in each child, what processes take anyway."""
+    """The memory that a worker host needs, in bytes.
+
+    ``weights`` count once, ``cells`` and ``scratch`` once for each child. ``processes`` is what the processes
+    take besides.
+    """
 
     weights: int
     cells: int
@@ -72,7 +76,7 @@ class Need:
 
     @classmethod
     def of(cls, facts: Facts, settings: WorkerSettings) -> Need:
-        """What ``settings`` need. With the GPU's memory out of sight, all counts as the machine's."""
+        """What ``settings`` need. A GPU's memory is not known here: everything counts as the machine's."""
         shape, n_batch = settings.shape, settings.n_batch
         cells = shape.slots * settings.n_ctx * facts.kv_bytes_per_token
         activations = n_batch * (_EMBD_ROWS * facts.n_embd + _FF_ROWS * facts.n_ff) * _FLOAT_BYTES
@@ -82,12 +86,12 @@ class Need:
 
     @property
     def buffers(self) -> int:
-        """Of one child's context."""
+        """Bytes of one child's context."""
         return self.cells + self.scratch
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes needed altogether."""
         return self.weights + self.children * self.buffers + self.processes
 
     def __str__(self) -> str:
@@ -98,7 +102,7 @@ class Need:
 
 
 def available_bytes() -> int:
-    """What processes may still take: what the system has to give, cut by the control groups' limits."""
+    """Bytes that processes may still take: the system's available memory, within the cgroups' limits."""
     return min([psutil.virtual_memory().available, *_left_in_groups(_CGROUPS, _memberships())])
 
 
@@ -117,13 +121,13 @@ def _left_in_groups(root: Path, memberships: str) -> Iterator[int]:
         except (OSError, ValueError):
             continue
         if limit != "max":
-            # File cache counts as used there, but is given up when it is needed.
+            # The group counts the file cache as used, but the kernel frees it when memory is needed.
             cache = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
             yield max(0, int(limit) - int(used) + cache)
 
 
 def _groups(root: Path, memberships: str) -> Iterator[tuple[Path, str, str]]:
-    """This process's groups and those around them, of version 2 and of version 1."""
+    """This process's control groups and their parents, of cgroup versions 2 and 1."""
     for line in memberships.splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":
@@ -139,5 +143,5 @@ def _around(root: Path, path: str) -> Iterator[Path]:
 
 
 def mib(num_bytes: float) -> str:
-    """Bytes for people."""
+    """Bytes as text in MiB."""
     return f"{num_bytes / 2**20:,.0f} MiB"

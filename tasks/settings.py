@@ -1,8 +1,8 @@
-"""Settings of the broker and the worker. One frozen object per process; ``service.settings`` extends it.
+"""Settings of the broker and the worker.
 
-Precedence: command-line options (handed on as variables), then ``INFERENCE_*`` environment variables
-(``REDIS_URL`` as everyone spells it), then the settings file (:mod:`tasks.settings_file`), then the defaults,
-which suit the machine.
+Each process has one frozen object; ``service.settings`` extends it. Precedence: command-line options (passed
+on as variables), then ``INFERENCE_*`` environment variables (and the common ``REDIS_URL``), then the settings
+file (:mod:`tasks.settings_file`), then the defaults, which suit the machine.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Shape:
 
     @classmethod
     def suited(cls, cores: int, workers: int = 0, slots: int = 0, threads: int = 0) -> Self:
-        """Fill in what is 0 for ``cores`` cores.
+        """Replace each 0 by a number that suits ``cores`` cores.
 
-        Two threads a child, or four from 16 cores on: threads of one child read the weights once a step
-        for all its sequences, while children read them each for itself. 16 slots in all, or two a core
-        where that is more.
+        A child gets two threads, or four from 16 cores on: a child reads the weights once a step for all
+        its sequences, but each child reads them for itself. There are 16 slots in all, or two a core if
+        that is more.
         """
         if not threads:
             threads = max(1, cores // workers) if workers else min(cores, 4 if cores >= 16 else 2)
@@ -67,12 +67,12 @@ class BrokerSettings(FileBackedSettings):
     model_name: str | None = Field(
         None, description="The name clients ask for; default: the file's name without .gguf."
     )
-    queue_limit: int = Field(64, ge=1, description="Requests of a model that may wait.")
+    queue_limit: int = Field(64, ge=1, description="Requests of a model that may wait in the queue.")
     result_ttl: int = Field(3600, ge=1, description="Seconds that a finished request is kept.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="What is logged: debug, info, warning or error."
     )
-    log_format: Literal["text", "json"] = Field("text", description="Form of the log: text or json.")
+    log_format: Literal["text", "json"] = Field("text", description="Format of the log: text or json.")
     log_prompts: bool = Field(False, description="Log the text of prompts too.")
     otlp_endpoint: str | None = Field(
         None,
@@ -82,12 +82,14 @@ class BrokerSettings(FileBackedSettings):
         description="Where to send traces, for example http://127.0.0.1:4318; default: nowhere.",
     )
     max_attempts: int = Field(
-        3, ge=1, description="Deaths of its child, while it gets no further, until a request is given up."
+        3,
+        ge=1,
+        description="How often a request's child may die without progress until the request fails.",
     )
 
     @property
     def chosen_redis_url(self) -> str | None:
-        """``redis_url`` where somebody chose it, rather than the default."""
+        """``redis_url`` if it was set; ``None`` if it is the default."""
         return self.redis_url or None if "redis_url" in self.model_fields_set else None
 
     @property
@@ -99,33 +101,43 @@ class BrokerSettings(FileBackedSettings):
 
 
 class WorkerSettings(BrokerSettings):
-    """How a worker host runs the model: ``workers`` children of ``slots`` sequences and ``threads``."""
+    """How a worker host runs the model: ``workers`` children, each with ``slots`` and ``threads``."""
 
-    workers: int = Field(default=0, ge=0, description="Children, each with a context; 0: suits the machine.")
-    slots: int = Field(default=0, ge=0, description="Sequences decoded together in a child; 0: automatic.")
-    threads: int = Field(default=0, ge=0, description="Compute threads of a child; 0: automatic.")
-    n_ctx: int = Field(4096, ge=16, description="Context of one request in tokens, prompt and answer.")
-    n_batch: int = Field(512, ge=32, description="Tokens computed in one step at most.")
-    gpu_layers: int = Field(0, ge=-1, description="Layers kept on the GPU; -1: all.")
-    prefix_cache: bool = Field(True, description="Reuse the computed cells of prompts that begin alike.")
-    speculation: bool = Field(True, description="Guess a lone request's next tokens where it pays.")
-    step_shaping: bool = Field(True, description="Measure what steps cost, and pad or split them by it.")
+    workers: int = Field(
+        default=0, ge=0, description="Worker children, each with its own context; 0 chooses."
+    )
+    slots: int = Field(
+        default=0, ge=0, description="Requests that a child decodes at the same time; 0 chooses."
+    )
+    threads: int = Field(default=0, ge=0, description="Compute threads of a child; 0 chooses.")
+    n_ctx: int = Field(
+        4096, ge=16, description="Context of one request in tokens: prompt and answer together."
+    )
+    n_batch: int = Field(512, ge=32, description="Most tokens computed in one step.")
+    gpu_layers: int = Field(0, ge=-1, description="Layers to keep on the GPU; -1 for all.")
+    prefix_cache: bool = Field(True, description="Compute the common beginning of prompts only once.")
+    speculation: bool = Field(
+        True, description="Guess a lone request's next tokens, where measured costs say it pays."
+    )
+    step_shaping: bool = Field(True, description="Measure at start what steps cost, and plan steps by it.")
     stream_interval: float = Field(
         0.033,
         ge=0,
         le=1,
         description="Minimum seconds between writes of a stream's tokens; 0 writes every step.",
     )
-    oversubscribe: bool = Field(False, description="Allow more threads than cores.")
-    drain_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get at shutdown.")
+    oversubscribe: bool = Field(False, description="Allow more compute threads than cores.")
+    drain_timeout: float = Field(
+        30.0, ge=0, description="Seconds that running requests get to finish at shutdown."
+    )
     metrics_port: int = Field(
-        0, ge=0, le=65535, description="Port of this worker host's own /metrics; 0: none."
+        0, ge=0, le=65535, description="Port of this worker host's own /metrics; 0 for none."
     )
     metrics_host: str = Field("127.0.0.1", description="Address of this worker host's /metrics.")
     lease: float = Field(
         10.0,
         ge=1,
-        description="Seconds after which a dead worker's requests run elsewhere; same on every host.",
+        description="Seconds after which a silent worker's requests run elsewhere; the same on every host.",
     )
 
     @model_validator(mode="after")
@@ -143,7 +155,7 @@ class WorkerSettings(BrokerSettings):
 
     @property
     def shape(self) -> Shape:
-        """The children, slots and threads in force, automatic ones worked out for this machine."""
+        """The children, slots and threads in use; each 0 is replaced by a number that suits this machine."""
         return Shape.suited(available_cores(), self.workers, self.slots, self.threads)
 
 

@@ -1,6 +1,6 @@
-"""Settings in a file: TOML, a line for each, named as the options are, with underscores.
+"""Settings in a TOML file: one line for each, named like its option, with underscores.
 
-The weakest source but for the defaults; see :mod:`tasks.settings`.
+Only the defaults are weaker than the file; see :mod:`tasks.settings`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, TomlConf
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-#: Names the file; empty means none.
+#: The environment variable that names the file; empty means no file.
 SETTINGS_VARIABLE = "INFERENCE_SETTINGS"
 
 
@@ -27,12 +27,12 @@ class SettingsFileError(Exception):
 
 
 def default_settings_file() -> Path:
-    """Where a person's own settings are: in XDG's configuration home."""
+    """Path of the user's own settings file, in XDG's configuration home."""
     return user_config_path("inference-server") / "settings.toml"
 
 
 def settings_file() -> Path | None:
-    """The file in force: the one that ``INFERENCE_SETTINGS`` names, else one's own where there is one."""
+    """The file in use: the one that ``INFERENCE_SETTINGS`` names, or else the user's own if it exists."""
     chosen = os.environ.get(SETTINGS_VARIABLE)
     if chosen is not None:
         return Path(chosen).expanduser() if chosen else None
@@ -46,17 +46,17 @@ def read_file(path: Path) -> Mapping[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsFileError(f"Can't read the settings file {path}: {error.strerror}.") from error
-    except ValueError as error:  # of TOML, and of UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         raise SettingsFileError(f"The settings file {path} is no TOML: {error}.") from error
 
 
 class FileBackedSettings(BaseSettings):
-    """Settings from arguments, then the environment, then the file in force."""
+    """Settings from arguments, then the environment, then the file in use."""
 
     @model_validator(mode="before")
     @classmethod
     def _leave_out_none(cls, values: dict[str, object]) -> dict[str, object]:
-        """An option that was not given is ``None``; the default counts then."""
+        """Drop options that were not given, which are ``None``: their defaults apply."""
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
@@ -68,13 +68,13 @@ class FileBackedSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Strongest first. Raises :class:`SettingsFileError` where the file can't be used."""
+        """The sources, strongest first. Raises :class:`SettingsFileError` if the file can't be used."""
         path = settings_file()
         return (init_settings, env_settings, *(() if path is None else (_File(settings_cls, path),)))
 
 
 class _File(TomlConfigSettingsSource):
-    """Misses no file that was asked for, and says which one is at fault."""
+    """A TOML source whose file must exist, and whose errors name the file."""
 
     def __init__(self, settings_cls: type[BaseSettings], path: Path) -> None:
         read_file(path)

@@ -25,7 +25,7 @@ class Span:
 
 
 class Collector:
-    """A context: listens inside it."""
+    """A context manager: it listens inside the block."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -62,7 +62,7 @@ class Collector:
             self.spans += [_span(span, service) for scope in resource.scope_spans for span in scope.spans]
 
     def trace_of(self, request_id: str) -> list[Span]:
-        """All spans of the trace in which a request was attempted, by their start."""
+        """All spans of a request's trace, in the order of their starts."""
         found = [s.trace for s in self.spans if s.attributes.get("inference.request.id") == request_id]
         return sorted((s for s in self.spans if s.trace in found), key=lambda span: span.start)
 

@@ -1,4 +1,4 @@
-"""For all tests: the settings of whoever runs them are none of theirs; a real Valkey; a real browser.
+"""For all tests: no settings from the user's environment; a real Valkey; a real browser.
 
 The browser is the system's Chromium, driven by Playwright.
 """
@@ -36,7 +36,7 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture
 def redis(valkey_url: str) -> Iterator[Redis]:
-    """A client of the session's server, which it finds empty."""
+    """A client of the session's server, which is empty at the test's start."""
     client = Redis.from_url(valkey_url)
     client.flushall()
     yield client
@@ -59,7 +59,7 @@ def browser() -> Iterator[Browser]:
 def visit(browser: Browser) -> Iterator[Callable[..., Watched]]:
     """Opens pages, each as a new visitor: ``visit(url, **options of the context)``.
 
-    At the end, none may have complained.
+    At the end, no page may have complained.
     """
     from tests.watched import Watched
 

@@ -20,7 +20,7 @@ class WiderRequest(GenerateRequest):
 
 @dataclass(frozen=True)
 class NewerRequest(WiderRequest):
-    """A request with something that a worker has to understand."""
+    """A request with a field that a worker must understand."""
 
     @property
     def version(self) -> int:
@@ -29,7 +29,7 @@ class NewerRequest(WiderRequest):
 
 @dataclass(frozen=True)
 class WiderChild(Child):
-    """A child that says more of itself."""
+    """A child's registration with more fields."""
 
     temperature: float = 36.6
     habits: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A visit to the page, all of whose complaints and requests are noted."""
+"""A visit to the page that notes all complaints and requests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PATIENCE_MS = 30_000
 class Watched:
     """One visitor's page. ``options`` are Playwright's for a context, such as ``color_scheme``.
 
-    ``key`` is given when the server asks for one.
+    The visitor gives ``key`` when the server asks for a key.
 
     Attributes:
         page: Playwright's.
-        complaints: errors in the console or uncaught, and what was loaded from elsewhere.
+        complaints: errors in the console, uncaught errors, and what was loaded from other servers.
         expected: statuses that are part of the test; the browser puts each into its console.
-        is_broken_off: likewise, that connections are lost.
+        is_broken_off: lost connections are part of the test, too.
     """
 
     def __init__(self, browser: Browser, url: str, key: str = "", **options: Any) -> None:
@@ -64,7 +64,7 @@ class Watched:
             self.page.locator(f"[name={name}]").fill(value)
 
     def send(self, text: str) -> Locator:
-        """Send a message; the answer to it."""
+        """Send a message, and return its answer."""
         self.page.get_by_label("Message", exact=True).fill(text)
         self.page.keyboard.press("Enter")
         return self.answer
@@ -75,7 +75,7 @@ class Watched:
         return self.page.locator(".message.assistant").last
 
     def wait_text(self, least: int = 1) -> str:
-        """The answer's text once it has at least so many characters."""
+        """The answer's text once it has at least ``least`` characters."""
         text = self.answer.locator(".text")
         return wait_until(lambda: found if len(found := text.inner_text()) >= least else "", timeout=60)
 
@@ -92,7 +92,7 @@ class Watched:
         return self.page.locator(".tile", has=self.page.get_by_text(name, exact=True)).locator("dd")
 
     def grave(self) -> list[str]:
-        """What axe-core finds that keeps people out."""
+        """The serious and critical findings of axe-core."""
         found = Axe().run(self.page).response["violations"]
         return [
             f"{each['id']}: {node['html'][:200]}"

@@ -1,1 +1,1 @@
-"""Builds of llama.cpp's libraries, each used in a process of its own, without server, queue or text."""
+"""Uses builds of llama.cpp's libraries, each in a separate process, without server or queue."""

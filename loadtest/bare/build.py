@@ -1,4 +1,4 @@
-"""Which libraries to use and how: parsed from the command line, handed to a process of its own."""
+"""Which libraries to use and how: parsed from the command line and passed to a separate process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Variation:
 
     @classmethod
     def parse(cls, text: str) -> Variation:
-        """``fa=off,kv=q8_0,repack=off,variant=icelake``; a word alone is a variant.
+        """Read a text such as ``fa=off,kv=q8_0,repack=off,variant=icelake``; a word alone is a variant.
 
         Raises :class:`BuildError`.
         """
@@ -58,14 +58,14 @@ def _pair(part: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A folder of ``libllama.so`` and ``libggml*.so`` under a name, and how it is used."""
+    """A named folder with ``libllama.so`` and ``libggml*.so``, and how it is used."""
 
     label: str
     folder: Path
     variation: Variation = dataclasses.field(default_factory=Variation)
 
     def ask(self, module: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        """What ``python -m module`` prints as JSON, with these libraries.
+        """The JSON that ``python -m module`` prints with these libraries.
 
         Raises :class:`BuildError` when it fails or takes longer than :data:`TIMEOUT_S`.
         """
@@ -87,7 +87,7 @@ class Build:
         return dict(json.loads(done.stdout.splitlines()[-1]))
 
     def _environment(self) -> dict[str, str]:
-        """One OpenMP thread while loading; computing passes its own number."""
+        """Loading uses one OpenMP thread; computing sets its own number of threads."""
         return {**os.environ, "LLAMA_CPP_LIB_PATH": str(self.folder), "OMP_NUM_THREADS": "1"}
 
 
@@ -97,9 +97,10 @@ def _last_line(error: subprocess.CalledProcessError) -> str:
 
 
 def parse_builds(texts: Iterable[str]) -> tuple[Build, ...]:
-    """Each ``LABEL=FOLDER[:VARIATION]``, or ``LABEL:VARIATION`` of a label already there.
+    """Read texts ``LABEL=FOLDER[:VARIATION]``, or ``LABEL:VARIATION`` for a label that came before.
 
-    Raises :class:`BuildError` when one is not of this form, has no ``libllama.so`` or is named twice.
+    Raises :class:`BuildError` when a text has another form, a folder has no ``libllama.so``, or a label
+    occurs twice.
     """
     builds: dict[str, Build] = {}
     for text in texts:

@@ -1,6 +1,6 @@
-"""llama.cpp of a given folder, by its C API; only in a process that ``Build.ask`` started.
+"""Uses llama.cpp of a given folder by its C API; only in a process that ``Build.ask`` started.
 
-``tasks.engine`` has neither these options nor foreign libraries, and measuring it is another command's job.
+``tasks.engine`` doesn't have these options and can't use other libraries; other commands measure it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
 def load_kernels(folder: Path, variant: str | None) -> None:
-    """Register the processor's kernels, where they are libraries of their own: the best ones, or ``variant``.
+    """Register the processor's kernels if they are separate libraries: the best ones, or ``variant``.
 
-    Must come before ``llama_cpp`` computes. Raises :class:`BuildError` when the variant can't be had.
+    Call it before ``llama_cpp`` computes. Raises :class:`BuildError` when the variant can't be used.
     """
     is_dynamic = any(folder.glob("libggml-cpu-*.so"))
     if variant and not is_dynamic:
         raise BuildError(f"{folder} has no variants of kernels; leave {variant!r} out")
     if not is_dynamic:
         return
-    library = ctypes.CDLL(str(folder / "libllama.so"))  # its dependencies' symbols are found by it, too
+    library = ctypes.CDLL(str(folder / "libllama.so"))  # it finds its dependencies' symbols, too
     if variant is None:
         library.ggml_backend_load_all_from_path(str(folder).encode())
         return
@@ -50,8 +50,8 @@ class Loop:
     """A model and one context of ``slots`` sequences of ``n_ctx`` tokens; a batch has ``n_batch`` at most."""
 
     def __init__(self, path: Path, variation: Variation, *, slots: int, n_ctx: int, threads: int) -> None:
-        """Raises :class:`BuildError` when the model or the context can't be had."""
-        import llama_cpp as ll  # by now the environment says which
+        """Raises :class:`BuildError` when the model or the context can't be loaded."""
+        import llama_cpp as ll  # the environment says which libraries it loads
 
         self._ll = ll
         self.logged: list[str] = []
@@ -96,7 +96,7 @@ class Loop:
         return handle
 
     def fill(self, rows: Sequence[tuple[int, int, int, bool]]) -> None:
-        """The next batch: of each row its token, position, sequence, and whether its logits are wanted."""
+        """Set the next batch; a row is a token, its position, its sequence, and whether it needs logits."""
         batch = self._batch
         batch.n_tokens = len(rows)
         for i, (token, pos, seq, is_output) in enumerate(rows):
@@ -118,7 +118,7 @@ class Loop:
         self._ll.llama_memory_clear(self._ll.llama_get_memory(self._context), True)
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, with what the model puts before it."""
+        """Token ids of a plain prompt, with the tokens that the model puts before it."""
         raw = text.encode()
         buffer = (self._ll.llama_token * (len(raw) + 8))()
         count = self._ll.llama_tokenize(self.vocab, raw, len(raw), buffer, len(buffer), True, True)
@@ -145,12 +145,12 @@ class Loop:
 
 
 def features_on(told: str) -> str:
-    """Of llama.cpp's ``AVX2 = 1 | AMX_INT8 = 0``, what is 1."""
+    """The features that are 1 in llama.cpp's text, such as ``AVX2 = 1 | AMX_INT8 = 0``."""
     pairs = (part.rpartition(":")[2].partition("=") for part in told.split("|"))
     return ", ".join(name.strip() for name, _, value in pairs if value.strip() == "1")
 
 
 def weight_buffers(lines: Sequence[str]) -> str:
-    """What llama.cpp's log says of where the weights are, such as ``CPU_Mapped, AMX``."""
+    """The buffers that hold the weights, from llama.cpp's log, such as ``CPU_Mapped, AMX``."""
     said = (line.partition("model buffer size")[0] for line in lines if "model buffer size" in line)
     return ", ".join(dict.fromkeys(part.split()[-1] for part in said if part.split()))

@@ -43,7 +43,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _generate(loop: Loop, prompt: str, n_predict: int) -> list[list[tuple[int, float]]]:
-    """Of each step the likeliest tokens with their logits, best first; the first one is generated."""
+    """The likeliest tokens of each step with their logits, best first; the first one is generated."""
     loop.clear()
     tokens = loop.tokenize(prompt)
     loop.fill([(token, pos, 0, pos == len(tokens) - 1) for pos, token in enumerate(tokens)])

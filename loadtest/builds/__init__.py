@@ -1,1 +1,1 @@
-"""``python -m loadtest.builds``: builds of llama.cpp's libraries against each other, nothing around them."""
+"""``python -m loadtest.builds``: compares builds of llama.cpp's libraries alone, without a server."""

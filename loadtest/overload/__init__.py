@@ -1,1 +1,1 @@
-"""``python -m loadtest.overload``: several times the requests that fit, for a while."""
+"""``python -m loadtest.overload``: sends several times the requests that the server can take, for a while."""

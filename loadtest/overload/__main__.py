@@ -1,4 +1,4 @@
-"""The command. Greenlets carry the requests, so that the generator leaves the cores to the server."""
+"""The command; each request has a greenlet, so that the generator leaves the cores to the server."""
 
 # ruff: noqa: E402 - gevent must come before everything that uses sockets or threads
 from __future__ import annotations
@@ -35,7 +35,7 @@ from service.weights.model_files import default_model
 @click.option("--waves", default=8, show_default=True, help="Length of the capacity's measurement, in slots.")
 @click.option("--seed", default=1, show_default=True, help="Of the arrivals' times.")
 def main(**options: Any) -> None:
-    """Measure the capacity, then let several times as much arrive on a clock, and say who was served."""
+    """Measure the capacity, then send several times as many requests on a schedule, and report the result."""
     plan = Options(**options)
     setting = Setting(plan.model or default_model(), n_ctx=1024, slots=plan.slots, threads=plan.threads)
     with running(ours(setting, 1, ("--queue-limit", str(plan.queue_limit)))) as service:
@@ -50,7 +50,7 @@ def main(**options: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """See the command's options."""
+    """The command's options."""
 
     model: Path | None
     times: float

@@ -1,4 +1,4 @@
-"""What an overload came to, against what the queue's cap and the capacity imply. Pure."""
+"""The result of an overload, against what the queue's cap and the capacity imply; pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.contract.percentile import percentile
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the server does when it always has enough to do, and how much it takes in."""
+    """The server's speed when it always has enough to do, the queue's cap, and the number of slots."""
 
     tokens_per_second: float
     requests_per_second: float
@@ -21,19 +21,19 @@ class Capacity:
 
     @classmethod
     def of(cls, summary: Summary, queue_limit: int, slots: int) -> Capacity:
-        """From a closed loop that kept every slot busy."""
+        """Make it from a closed loop that kept every slot busy."""
         rate = summary.num_requests / summary.wall_s
         return cls(summary.tokens_per_second, rate, queue_limit, slots)
 
     @property
     def ttft_bound_s(self) -> float:
-        """Seconds that the last one in a full queue waits: all before it, at the rate at which they go."""
+        """Longest expected TTFT in seconds: the time to serve a full queue and full slots."""
         return (self.queue_limit + self.slots) / self.requests_per_second
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The figures; times in seconds."""
+    """The figures of an overload; times are in seconds, ``goodput`` is in tokens per second."""
 
     num_arrivals: int
     num_refused: int
@@ -65,12 +65,12 @@ class Verdict:
 
     @property
     def num_accepted(self) -> int:
-        """Those that were not refused, whatever became of them."""
+        """Requests that were not refused, including requests that failed later."""
         return self.num_arrivals - self.num_refused
 
 
 def lines(verdict: Verdict, capacity: Capacity) -> Iterator[str]:
-    """The report."""
+    """The lines of the report."""
     bound, num_lost = capacity.ttft_bound_s, len(verdict.errors) + verdict.num_unfinished
     yield (
         f"capacity, closed loop: {capacity.tokens_per_second:.0f} tok/s, "

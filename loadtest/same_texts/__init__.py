@@ -1,5 +1,5 @@
-"""``python -m loadtest.same_texts``: do two builds, or two sets of kernels, generate the same texts?
+"""``python -m loadtest.same_texts``: checks that two builds, or two sets of kernels, generate the same texts.
 
-Kernels add up the same products in another order, so that two tokens with nearly equal logits may change
-places, and the texts go apart from there. Anything else is an error of one of the two.
+Different kernels add up the same products in different orders. So two tokens with nearly equal logits may
+change places, and the texts differ from there on. Any other difference is an error in one of the builds.
 """

@@ -1,4 +1,4 @@
-"""The command: both builds generate, each in a process of its own."""
+"""The command: both builds generate texts, each in a separate process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.same_texts.verdict import Texts, difference, report, shifts_of
 from service.bench.encodings import all_encoded
 from service.cli.model import shown_progress
 
-#: What the texts begin with; each is one sequence alone.
+#: The beginnings of the texts; each text is generated alone.
 PROMPTS = (
     "The tides are caused by", "A hash table stores", "To bake a loaf of bread, first", "def fibonacci(n):",
     "The capital of France is", "Photosynthesis is the process by which", "Once upon a time in a village",
@@ -57,7 +57,7 @@ def main(model: Path | None, encodings: tuple[str, ...], prompts: int, tie: floa
 
 
 def compare(builds: Sequence[Build], question: Mapping[str, Any]) -> Texts:
-    """Generate with both. Raises :class:`BuildError` when one can't be used."""
+    """Generate with both builds. Raises :class:`BuildError` when one can't be used."""
     a, b = (build.ask("loadtest.bare.texts", question) for build in builds)
     pieces = {int(token): piece for token, piece in {**a["pieces"], **b["pieces"]}.items()}
     pairs = list(zip(question["prompts"], a["texts"], b["texts"], strict=True))

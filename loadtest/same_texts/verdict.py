@@ -1,4 +1,4 @@
-"""Where two builds' texts go apart, and whether that is a near-tie of two tokens."""
+"""Finds where two builds' texts begin to differ, and whether that is a near-tie of two tokens."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-#: Of each step of a text, the likeliest tokens with their logits, best first; the first one is generated.
+#: The likeliest tokens of one step of a text with their logits, best first; the first one is generated.
 Step = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token that differs: each build's choice, and by how much it is ahead there of the other's.
+    """The first token that differs: each build's choice, and its lead over the other build's choice.
 
-    A lead is in logits, ``None`` when the other's choice is not among the likeliest.
+    A lead is in logits; it is ``None`` when the other build's choice is not among the likeliest tokens.
     """
 
     prompt: str
@@ -24,18 +24,18 @@ class Difference:
 
     @property
     def leads(self) -> tuple[float | None, float | None]:
-        """The distance of the two logits under each build."""
+        """The difference of the two logits in each build."""
         first, second = (None if other is None else own - other for own, other in self.logits)
         return first, second
 
     def is_near_tie(self, tie: float) -> bool:
-        """Whether the two are at most ``tie`` apart under both."""
+        """Whether the two logits are at most ``tie`` apart in both builds."""
         return all(lead is not None and lead <= tie for lead in self.leads)
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Two builds' texts of the same prompts, compared."""
+    """The comparison of two builds' texts for the same prompts."""
 
     labels: tuple[str, str]
     kernels: tuple[str, str]
@@ -45,12 +45,12 @@ class Texts:
     shifts: tuple[float, ...]
 
     def is_same(self, tie: float) -> bool:
-        """Whether nothing differs but near-ties."""
+        """Whether all differences are near-ties."""
         return all(difference.is_near_tie(tie) for difference in self.differences)
 
 
 def difference(prompt: str, a: Sequence[Step], b: Sequence[Step]) -> Difference | None:
-    """Where two texts go apart; ``None`` when they don't."""
+    """The first difference between two texts; ``None`` if there is none."""
     for number, (one, other) in enumerate(zip(a, b, strict=False)):
         tokens = one[0][0], other[0][0]
         if tokens[0] != tokens[1]:
@@ -61,7 +61,7 @@ def difference(prompt: str, a: Sequence[Step], b: Sequence[Step]) -> Difference 
 
 
 def shifts_of(a: Sequence[Step], b: Sequence[Step]) -> Iterator[float]:
-    """How far the generated token's logit differs between the two, up to where the texts go apart."""
+    """By how much the generated token's logit differs at each step, until the texts differ."""
     for one, other in zip(a, b, strict=False):
         if one[0][0] != other[0][0]:
             return
@@ -69,7 +69,7 @@ def shifts_of(a: Sequence[Step], b: Sequence[Step]) -> Iterator[float]:
 
 
 def report(file: str, texts: Texts, tie: float) -> Iterator[str]:
-    """Lines for people."""
+    """The report's lines for people."""
     a, b = texts.labels
     yield f"{file}: {a} ({texts.kernels[0]}) and {b} ({texts.kernels[1]})"
     equal = texts.num_texts - len(texts.differences)

@@ -1,1 +1,1 @@
-"""A place in the queue, or a refusal that says when to come again."""
+"""Gives a request a place in the queue, or refuses it and says when to retry."""

@@ -1,4 +1,4 @@
-"""What this process knows of the models and children alive, so that a request needn't ask Redis."""
+"""This process's copy of the list of models and live children, so that a request needn't ask Redis."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from service.errors import ApiError, bad_request
 from tasks.contract.status import Child
 from tasks.store.registry import Registry, ServedModel
 
-#: Seconds between two looks that an unknown name may cause, or who waits for the first worker: it may just
-#: have come.
+#: Minimum seconds between two reads of Redis: for an unknown model name, and while no child is known. The
+#: first worker may just have come.
 LOOK_S, WAITING_LOOK_S = 0.5, 0.1
-#: Seconds after which what was read last says nothing about now.
+#: Seconds after which a snapshot is out of date.
 STALE_S = 5.0
 
 
@@ -27,16 +27,16 @@ class Snapshot:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it was read a moment ago, which also says that Redis answers."""
+        """Whether the snapshot is recent, which also means that Redis answers."""
         return time.monotonic() - self.read_at < STALE_S
 
 
 class Catalog:
-    """The latest snapshot, and the questions that requests put to it.
+    """Holds the latest snapshot and answers questions from it.
 
     Args:
-        registry: where snapshots come from.
-        served_name: a model that may be asked for even before its first worker has come.
+        registry: the source of the snapshots.
+        served_name: a model that clients may ask for even before its first worker has come.
     """
 
     def __init__(self, registry: Registry, served_name: str | None) -> None:
@@ -51,17 +51,17 @@ class Catalog:
 
     @property
     def names(self) -> list[str]:
-        """Every model that may be asked for."""
+        """Every model that clients may ask for."""
         served = () if self._served_name is None else (self._served_name,)
         return sorted({*self.snapshot.models, *served})
 
     def resolve(self, name: str | None) -> str:
-        """The model that a body's ``model`` means.
+        """The model for a body's ``model`` field.
 
         Raises:
-            ApiError: 404 for a name that no worker has served; 400 when none is given and several could be
-                meant.
-            redis.RedisError: the name is unknown here and Redis can't be asked.
+            ApiError: 404 for a name that no worker has served; 400 when no name is given and there isn't
+                exactly one model.
+            redis.RedisError: the name is unknown here and Redis can't be reached.
         """
         if name is None:
             return self._default()
@@ -77,14 +77,14 @@ class Catalog:
         """Whether a worker holds a model.
 
         Raises:
-            redis.RedisError: none is known here and Redis can't be asked.
+            redis.RedisError: no child is known here and Redis can't be reached.
         """
         if not self.snapshot.children:
             self._look_again(WAITING_LOOK_S)
         return bool(self.snapshot.children)
 
     def n_ctx(self, model: str) -> int | None:
-        """Context of one request in tokens, the largest that a child offers; ``None`` if not known."""
+        """The largest context in tokens that a child offers one request; ``None`` if not known."""
         offered = [child.n_ctx for child in self.snapshot.children if child.model == model]
         known = self.snapshot.models.get(model)
         return max(offered, default=None if known is None else known.n_ctx)
@@ -96,7 +96,7 @@ class Catalog:
             self._look_again(LOOK_S)
         if len(self.names) != 1:
             known = ", ".join(self.names) or "none yet"
-            raise bad_request(f"Say which model; known: {known}.", "model", "missing_required_parameter")
+            raise bad_request(f"Set model to one of: {known}.", "model", "missing_required_parameter")
         return self.names[0]
 
     def _look_again(self, interval_s: float) -> None:

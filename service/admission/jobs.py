@@ -1,4 +1,4 @@
-"""What can be done with a request: submit, follow, fetch, cancel. Knows no Flask."""
+"""Submits, follows, fetches and cancels requests; doesn't use Flask."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tasks.store.requests import Record, RequestStore
 
 log = logging.getLogger(__name__)
 
-#: Seconds a request waits for the subscription after a lost connection before it is refused.
+#: Seconds a request waits for a lost subscription to come back before it is refused.
 READY_S = 2.0
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class Queue(Protocol):
-    """What is needed of :class:`tasks.queue.submit.RequestQueue`."""
+    """The part of :class:`tasks.queue.submit.RequestQueue` that is used here."""
 
     def submit(
         self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
     ) -> Admission:
-        """Accept the request, or find it by its key; or raise ``QueueFull`` or ``KeyReusedError``."""
+        """Accept the request or find it by its key; otherwise raise ``QueueFull`` or ``KeyReusedError``."""
 
     def retry_after_s(self, model: str) -> int:
         """Seconds until a place is likely free."""
@@ -42,14 +42,14 @@ class Queue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as a client brings it.
+    """A request as a client sent it.
 
     Attributes:
-        request: under an id of its own.
-        wait_s: seconds that the client would wait for a place in a full queue.
+        request: the typed request, with a new id.
+        wait_s: seconds that the client is willing to wait for a place in a full queue.
         check: raises ``ClientGoneError`` once the client has gone.
-        key: the client's own name for the request, if it has one: it means to come back for the answer, so
-            that the end of its connection cancels nothing.
+        key: the request's idempotency key, if any. A client with a key may come back for the answer, so
+            closing its connection cancels nothing.
     """
 
     request: GenerateRequest
@@ -60,13 +60,13 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The requests of all API processes, as seen from this one.
+    """Gives this process access to the requests of all API processes.
 
     Attributes:
-        store: their records and logs.
-        queue: where new ones go.
-        subscriber: brings their events.
-        places: who waits for a place in the queue.
+        store: holds their records and logs.
+        queue: takes new requests.
+        subscriber: delivers their events.
+        places: the requests that wait for a place in the queue.
         queue_timeout_s: seconds that a request may wait in the queue.
     """
 
@@ -77,12 +77,12 @@ class Jobs:
     queue_timeout_s: float
 
     def submit(self, submission: Submission, *, is_watched: bool = False) -> Admission:
-        """Accept a request, after waiting for a place if the client would, or find it by its key.
+        """Accept a request or find it by its key; wait for a place if the client is willing to.
 
         Raises:
-            ApiError: 429 when the queue is full, 422 when the key stands for another request.
+            ApiError: 429 when the queue is full, 422 when the key was used for another request.
             ClientGoneError: the client left while it waited.
-            redis.RedisError: nothing was accepted.
+            redis.RedisError: Redis failed; the request counts as not accepted.
         """
         watch, request = self.subscriber.channel if is_watched else "", submission.request
 
@@ -95,14 +95,18 @@ class Jobs:
                 request.model, attempt, submission.wait_s, submission.check, may_exist=is_known
             )
         except QueueFull as full:
-            raise self._full(request.model, f"{full.waiting} requests wait and {full.cap} may") from None
+            raise self._full(
+                request.model, f"{full.waiting} requests wait, and the cap is {full.cap}"
+            ) from None
         except TooManyWaitingError as full:
-            raise self._full(request.model, f"{full.limit} more already wait for a place") from None
+            raise self._full(
+                request.model, f"{full.limit} more wait for a place, which is the most allowed"
+            ) from None
         except KeyReusedError:
             raise idempotency.reused() from None
         except RedisError:
-            # The client will be told that nothing was accepted; the message may be in the queue all the same.
-            # With a key, trying again finds it.
+            # The client is told that nothing was accepted, but the message may be in the queue. So cancel it,
+            # unless there is a key: then the client finds it when it tries again.
             if submission.key is None:
                 self.abandon(request.id)
             raise
@@ -123,7 +127,7 @@ class Jobs:
 
     @contextmanager
     def followed(self, request_id: str, after: int = 0) -> Iterator[Listener]:
-        """Listen to a request that exists, from the event after ``after``."""
+        """Listen to an existing request, from the event that follows number ``after``."""
         with self.subscriber.mailbox(request_id) as mailbox:
             yield Listener(self._source(mailbox), request_id, after=after, is_behind=True)
 
@@ -135,7 +139,7 @@ class Jobs:
         return record
 
     def cancel(self, request_id: str) -> State:
-        """End a request; the state it was in. Raises ``ApiError`` 404 when there is none."""
+        """Cancel a request; return the state it was in. Raises ``ApiError`` 404 when there is none."""
         state = self.store.cancel(request_id) if _ID.fullmatch(request_id) else None
         if state is None:
             raise unknown_request(request_id[:80])
@@ -143,7 +147,7 @@ class Jobs:
         return state
 
     def abandon(self, request_id: str) -> None:
-        """Cancel a request that nobody waits for; a failure is logged, since nobody is left to tell."""
+        """Cancel a request whose client has gone; a failure is only logged."""
         try:
             self.store.cancel(request_id, message="The client closed its connection.")
         except RedisError as error:

@@ -1,7 +1,7 @@
-"""Waiting for a place in a full queue: first come, first served among this process's waiters.
+"""Lets requests wait for a place in a full queue, first come, first served within this process.
 
-The queue itself knows no waiters. The first one here tries again whenever a place becomes free (the
-subscriber hears of it), and every half second besides, since pub/sub may lose the message.
+The queue itself doesn't know of the waiting requests. The first one tries again whenever the subscriber
+hears of a free place. It also tries every half second, since pub/sub may lose that message.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from tasks.queue.errors import QueueFull
 
-#: Seconds between two attempts of the first waiter when no word of a free place comes.
+#: Seconds between two tries of the first waiting request when no free place is announced.
 FALLBACK_S = 0.5
-#: Seconds for which a full queue is taken to be still full, unless word of a free place comes: under
-#: overload most requests are refused, and each would cost the queue a round trip.
+#: Seconds for which a full queue counts as still full, unless a free place is announced. Under overload
+#: most requests are refused, and asking the queue each time would cost a round trip.
 FULL_S = 0.1
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ Check = Callable[[], None]
 
 
 class TooManyWaitingError(Exception):
-    """No more requests may wait for a place in this process; ``limit`` may."""
+    """The maximum of ``limit`` requests already wait for a place in this process."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} requests already wait for a place")
@@ -33,12 +33,12 @@ class TooManyWaitingError(Exception):
 
 
 class Places:
-    """The lines of waiters of this process, one a model, ``limit`` waiters in all."""
+    """The waiting requests of this process: one line per model, at most ``limit`` requests in all."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock = limit, clock
         self._lines: dict[str, deque[threading.Event]] = {}
-        #: What was last found full, and until when that counts (monotonic seconds).
+        #: For each model, the last ``QueueFull`` and until when it counts (monotonic seconds).
         self._full: dict[str, tuple[QueueFull, float]] = {}
         self._changing = threading.Lock()
 
@@ -49,7 +49,7 @@ class Places:
             return sum(map(len, self._lines.values()))
 
     def wake(self, model: str) -> None:
-        """Have the first waiter for ``model`` try again."""
+        """Let the first request that waits for ``model`` try again."""
         with self._changing:
             self._full.pop(model, None)
             line = self._lines.get(model)
@@ -57,20 +57,21 @@ class Places:
                 line[0].set()
 
     def look_again(self) -> None:
-        """Take no queue for full: a place may just have become free."""
+        """Forget which queues were full: a place may just have become free."""
         self._full.clear()
 
     def enter(
         self, model: str, attempt: Callable[[], T], wait_s: float, check: Check, *, may_exist: bool = False
     ) -> T:
-        """Run ``attempt`` until it doesn't raise ``QueueFull``, for up to ``wait_s`` seconds.
+        """Call ``attempt`` until it doesn't raise ``QueueFull``, for up to ``wait_s`` seconds.
 
-        Returns what it does. ``check`` is called at least every :data:`FALLBACK_S` and may raise, to give up.
-        ``may_exist``: the request may have been accepted before, so a full queue is no reason not to ask.
+        Returns the result of ``attempt``. ``check`` is called at least every :data:`FALLBACK_S` and may raise
+        to give up. With ``may_exist``, the request may have been accepted before, so ``attempt`` is called
+        even if the queue was just found full.
 
         Raises:
-            QueueFull: still full after that time, or others wait already and ``wait_s`` is 0.
-            TooManyWaitingError: this process has its fill of waiters.
+            QueueFull: the queue is still full after that time, or ``wait_s`` is 0 and it was just found full.
+            TooManyWaitingError: too many requests already wait in this process.
         """
         if not self._has_line(model):
             if wait_s <= 0 and not may_exist:

@@ -1,4 +1,4 @@
-"""What is measured: shapes of a worker, encodings and loads. Pure."""
+"""The cases to measure: shapes of a worker, encodings and loads; pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One setting of a service: ``workers`` children of ``slots`` sequences and ``threads``, on a file."""
+    """Settings of one service: ``workers`` children, each with ``slots`` slots and ``threads`` threads."""
 
     model: Encoded
     workers: int
@@ -28,12 +28,12 @@ class Case:
 
     @property
     def shape(self) -> str:
-        """Workers by threads, as people write it."""
+        """Workers and threads, such as ``2x1``."""
         return f"{self.workers}x{self.threads}"
 
     @property
     def variables(self) -> dict[str, str]:
-        """The setting as a service reads it from its environment."""
+        """The environment variables that give a service these settings."""
         return {
             "INFERENCE_MODEL": str(self.model.path),
             "INFERENCE_WORKERS": str(self.workers),
@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A table to measure: every encoding with every shape, (workers, threads), at every load."""
+    """A table to measure: every encoding with every shape (workers, threads) at every load."""
 
     models: tuple[Encoded, ...]
     shapes: tuple[tuple[int, int], ...]
@@ -55,13 +55,13 @@ class Sweep:
     n_predict: int
 
     def cases(self) -> Iterator[Case]:
-        """Each with slots for the largest load, spread over its children."""
+        """All cases; each has slots for the largest load, spread over its children."""
         for model in self.models:
             for workers, threads in self.shapes:
                 yield Case(model, workers, threads, slots_each(max(self.concurrencies), workers))
 
     def loads(self) -> Iterator[Load]:
-        """At least two waves, and four requests."""
+        """All loads; each has at least two waves and at least four requests."""
         for at_once in self.concurrencies:
             yield Load(max(4, 2 * at_once), at_once, self.n_predict)
 
@@ -72,30 +72,30 @@ def shapes_for(cores: int) -> tuple[tuple[int, int], ...]:
 
 
 def parse_shapes(text: str) -> tuple[tuple[int, int], ...]:
-    """Read ``1x2,2x1``. Raises ``ValueError`` naming what it is not."""
+    """Read a text such as ``1x2,2x1``. Raises ``ValueError`` that names the bad part."""
     return tuple(_shape(part.strip()) for part in text.split(","))
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Read ``1,4,16``. Raises ``ValueError`` naming what it is not."""
+    """Read a text such as ``1,4,16``. Raises ``ValueError`` that names the bad part."""
     parts = [part.strip() for part in text.split(",")]
     if bad := [part for part in parts if not part.isdigit() or int(part) < 1]:
-        raise ValueError(f"{bad[0]!r} is no number from 1 on")
+        raise ValueError(f"{bad[0]!r} is not a whole number of 1 or more")
     return tuple(int(part) for part in parts)
 
 
 def slots_each(total: int, workers: int) -> int:
-    """Slots of each child so that all together have at least ``total``."""
+    """Slots of each child so that all children together have at least ``total``."""
     return -(-total // workers)
 
 
 def names(text: str) -> Sequence[str]:
-    """Read ``Q8_0,F16``, each once."""
+    """Read a text such as ``Q8_0,F16``; give each name once."""
     return tuple(dict.fromkeys(part.strip().upper() for part in text.split(",") if part.strip()))
 
 
 def _shape(text: str) -> tuple[int, int]:
     workers, cross, threads = text.lower().partition("x")
     if not (cross and workers.isdigit() and threads.isdigit() and int(workers) and int(threads)):
-        raise ValueError(f"{text!r} is no WORKERSxTHREADS, such as 2x1")
+        raise ValueError(f"{text!r} is not of the form WORKERSxTHREADS, such as 2x1")
     return int(workers), int(threads)

@@ -13,27 +13,27 @@ _IN_NAME = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)\.gguf\Z", re.IGNORECASE)
 
 
 def encoding_of(path: Path) -> str:
-    """What the file's name says, in capitals; ``as it is`` when it says nothing."""
+    """The encoding in the file's name, in capitals; ``as it is`` if the name has none."""
     found = _IN_NAME.search(path.name)
     return found[1].upper() if found else "as it is"
 
 
 def coarser(source: Path | None, among: Sequence[str] = ("Q8_0", "Q4_K_M", "Q4_0")) -> tuple[str, ...]:
-    """The encoding of ``source``, or of the default model, and those of ``among`` with fewer bits a weight.
+    """The encoding of ``source`` or the default model, and all of ``among`` with fewer bits per weight.
 
-    Encoding anew adds nothing, so that a finer one than the file's would only be slower.
+    Re-encoding adds no information, so an encoding finer than the file's would only be slower.
     """
     own = encoding_of(source) if source else model_files.DEFAULT_ENCODING
     return (own, *(name for name in among if _bits(name) < _bits(own)))
 
 
 def encoded(source: Path | None, encoding: str, progress: model_files.Progress) -> Encoded:
-    """``source`` as ``encoding``, or the default model without a ``source``.
+    """The file of ``source`` in ``encoding``; without a ``source``, of the default model.
 
-    A file of that name beside the source or among the models is taken as it is.
+    If a file of that name exists beside the source or in the models' folder, it is used as it is.
 
     Raises:
-        service.weights.model_files.ModelError: it can't be had.
+        service.weights.model_files.ModelError: the file can't be fetched or re-encoded.
     """
     if source is None:
         return Encoded(encoding, model_files.fetch(model_files.models_dir(), encoding, progress)[0])
@@ -48,7 +48,7 @@ def encoded(source: Path | None, encoding: str, progress: model_files.Progress) 
 def all_encoded(
     source: Path | None, encodings: Sequence[str], progress: model_files.Progress
 ) -> tuple[Encoded, ...]:
-    """Each of ``encodings``; without any, the file as it is."""
+    """The model in each of ``encodings``; without encodings, the file as it is."""
     if encodings:
         return tuple(encoded(source, encoding, progress) for encoding in encodings)
     path = source or model_files.default_model()
@@ -56,6 +56,6 @@ def all_encoded(
 
 
 def _bits(encoding: str) -> int:
-    """Bits of a weight, about; 0 of a name that doesn't tell."""
+    """About how many bits a weight has; 0 if the name doesn't say."""
     found = re.search(r"\d+", encoding)
     return int(found[0]) if found else 0

@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""Describes the machine of a measurement."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from service.bench.report import Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: What to do where matplotlib is missing.
+#: Message if matplotlib is missing.
 MISSING = "No plots: they need matplotlib, pip install 'concurrent-inference-server[plots]'."
 
 
@@ -51,7 +51,7 @@ def _latency(rows: Sequence[Row], path: Path) -> Path:
 
 
 def _lines(axes: Axes, rows: Sequence[Row], figure: str, label: str | None) -> None:
-    """One line per series; without a ``label`` dashed."""
+    """Draw one line per series; without a ``label``, dashed."""
     for number, series in enumerate(dict.fromkeys(row.series for row in rows)):
         points = [(row.concurrency, getattr(row, figure)) for row in rows if row.series == series]
         style: dict[str, Any] = {"marker": "o", "label": series} if label else {"linestyle": "--"}

@@ -14,7 +14,7 @@ from service.bench.run_case import Result
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; times in milliseconds."""
+    """One row of the table; times are in milliseconds."""
 
     encoding: str
     workers: int
@@ -30,7 +30,7 @@ class Row:
 
     @classmethod
     def of(cls, result: Result) -> Row:
-        """The figures of a result, rounded to what is worth reading."""
+        """The figures of a result, rounded to useful digits."""
         case, summary = result.case, result.summary
         return cls(
             encoding=case.model.encoding,
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def series(self) -> str:
-        """What it has in common with the other loads on the same service."""
+        """The name that all loads on the same service share."""
         return f"{self.encoding} {self.workers}x{self.threads}"
 
 
@@ -66,14 +66,14 @@ _TEXTS = 2
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row for people, under :data:`HEAD`."""
+    """A row's cells for people, in the order of :data:`HEAD`."""
     figures = (row.tokens_per_second, row.ttft_p50_ms, row.ttft_p95_ms, row.itl_mean_ms, row.memory_mib)
     shown = [f"{value:.{digits}f}" for value, digits in zip(figures, (1, 0, 0, 1, 0), strict=True)]
     return (row.encoding, f"{row.workers} x {row.threads}", str(row.concurrency), *shown)
 
 
 def markdown(rows: Sequence[Row], command: str) -> str:
-    """The table, and what it was measured with."""
+    """The table, with the command and the machine that measured it."""
     rule = ["---"] * _TEXTS + ["---:"] * (len(HEAD) - _TEXTS)
     lines = [HEAD, rule, *(cells(row) for row in rows)]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -81,7 +81,7 @@ def markdown(rows: Sequence[Row], command: str) -> str:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """The rows, a header first."""
+    """The rows after a header."""
     out = io.StringIO()
     writer = csv.DictWriter(out, _names(), lineterminator="\n")
     writer.writeheader()
@@ -90,7 +90,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_json(rows: Sequence[Row], command: str) -> str:
-    """The rows, and what they were measured with."""
+    """The rows, with the command and the machine that measured them."""
     measured = {"command": command, "machine": machine(), "rows": [_values(row) for row in rows]}
     return json.dumps(measured, indent=1) + "\n"
 

@@ -1,4 +1,4 @@
-"""Put a load on a service of one setting, and say what it did."""
+"""Puts a load on the service of one case and measures it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.client.load_run import Load, Summary, run_load
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a load on a case came to; ``memory_mib`` is all its processes' proportional set size."""
+    """The result of a load on a case; ``memory_mib`` is the proportional set size of all its processes."""
 
     case: Case
     concurrency: int
@@ -30,18 +30,18 @@ class Service:
     model: str
 
     def measure(self, load: Load, on_done: Callable[[], None] = lambda: None) -> Result:
-        """Put ``load`` on it; ``on_done`` after each request. Raises ``ClientError`` if all fail."""
+        """Put ``load`` on it; call ``on_done`` after each request. Raises ``ClientError`` if all fail."""
         summary = run_load(self.url, self.model, load, on_done)
         return Result(self.case, load.concurrency, summary, _memory_mib())
 
 
 def _memory_mib() -> float:
-    """Of all processes below this one, which are the service's."""
+    """Memory of all processes below this process; they belong to the service."""
     return sum(map(_own_share, psutil.Process().children(recursive=True))) / 2**20
 
 
 def _own_share(process: psutil.Process) -> float:
-    """Bytes; shared pages are split among those who share them, where the system tells."""
+    """Bytes of a process; if the system tells, shared pages are split among the processes that share them."""
     try:
         told = process.memory_full_info()
     except psutil.Error:

@@ -1,7 +1,7 @@
-"""Which setting to serve with: successive halving over candidates, and the choice among what is left. Pure.
+"""Finds the best case: successive halving over candidates, then a choice among the finalists; pure functions.
 
-Every round measures longer than the one before and keeps the better half of each encoding. Encodings don't
-compete by speed alone, because coarser weights answer worse: a coarser one must be worth it.
+Every round measures longer than the round before and keeps the better half of each encoding. Encodings don't
+compete by speed alone, because coarser weights answer worse: a coarser encoding must be much faster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 from service.bench.cases import Case, Encoded, slots_each
 from service.client.load_run import Load
 
-#: Throughputs this near to the best, as a share of it, are noise; the least memory decides then.
+#: Throughputs within this share of the best differ only by noise; then the least memory decides.
 NOISE = 0.03
 #: Rounds: waves of requests, and tokens of each answer.
 ROUNDS = ((1, 32), (2, 64), (2, 128))
@@ -21,7 +21,7 @@ ROUNDS = ((1, 32), (2, 64), (2, 128))
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one measurement of a case came to. ``size`` is the file's, in bytes: finer weights are larger."""
+    """One measurement of a case; ``size`` is the file's in bytes, because finer weights are larger."""
 
     case: Case
     size: int
@@ -46,13 +46,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was found out.
+    """The result of all rounds.
 
     Attributes:
         trials: each case's longest complete measurement, in the order of the candidates.
-        finalists: those of the last complete round, among which to choose.
-        failures: what can't run here.
-        num_untried: candidates that the time was too short for.
+        finalists: the trials of the last complete round; one of them is chosen.
+        failures: the cases that can't run here.
+        num_untried: how many candidates there was no time to measure.
     """
 
     trials: tuple[Trial, ...]
@@ -74,7 +74,7 @@ def candidates(
 ) -> tuple[Case, ...]:
     """Every encoding with every (workers, threads), with slots for all requests at once or half of them.
 
-    Encodings alternate, so that each has been tried when the time ends early.
+    Encodings alternate, so that each has been tried even if the time ends early.
     """
     totals = dict.fromkeys((concurrency, max(1, concurrency // 2)))
     return tuple(
@@ -91,9 +91,9 @@ def halve(
     measure: Callable[[Case, Load], Trial | Failure],
     has_time: Callable[[], bool],
 ) -> Outcome:
-    """Measure in rounds, of the better half each time, as long as ``has_time``.
+    """Measure in rounds as long as ``has_time``; each round keeps the better half.
 
-    What is measured of the first round stands, however far it came; a later one counts only when complete.
+    The first round counts even if it is incomplete; a later round counts only when it is complete.
     """
     latest: dict[Case, Trial] = {}
     finalists: tuple[Trial, ...] = ()
@@ -117,7 +117,7 @@ def halve(
 
 
 def survivors(trials: Sequence[Trial]) -> tuple[Case, ...]:
-    """The better half of each encoding; none of one that is no faster than a finer one."""
+    """The better half of each encoding; none of an encoding that is no faster than a finer one."""
     kept: set[Case] = set()
     fastest = 0.0
     for group in _finest_first(trials):
@@ -129,7 +129,10 @@ def survivors(trials: Sequence[Trial]) -> tuple[Case, ...]:
 
 
 def choose(trials: Sequence[Trial], worth: float) -> Choice:
-    """The best of the finest encoding, unless a coarser one is ``worth`` times as fast. Needs a trial."""
+    """The best of the finest encoding, unless a coarser one is ``worth`` times as fast.
+
+    There must be at least one trial.
+    """
     best = [_best(group) for group in _finest_first(trials)]
     chosen = best[0]
     for trial in best[1:]:
@@ -158,7 +161,7 @@ def _measured(
 
 
 def _finest_first(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Trials by encoding, that of the largest file first."""
+    """Trials grouped by encoding, the encoding with the largest file first."""
 
     def fineness(trial: Trial) -> tuple[int, str]:
         return -trial.size, trial.encoding
@@ -167,12 +170,14 @@ def _finest_first(trials: Sequence[Trial]) -> list[list[Trial]]:
 
 
 def _best(trials: Sequence[Trial]) -> Trial:
-    """The fastest, or of those that are as fast but for noise the one with the least memory."""
+    """The trial with the least memory among the trials that are as fast as the fastest, apart from noise."""
     bound = (1 - NOISE) * max(trial.tokens_per_second for trial in trials)
     return min((t for t in trials if t.tokens_per_second >= bound), key=lambda trial: trial.memory_mib)
 
 
 def _compared(trial: Trial, chosen: Trial, worth: float) -> str:
     ratio = trial.tokens_per_second / chosen.tokens_per_second
-    told = f"{trial.encoding} gives {ratio:.2f} times as much"
-    return told + (f" (coarser, so {worth:g} is asked)" if trial.size < chosen.size else " (finer)")
+    told = f"{trial.encoding} is {ratio:.2f} times as fast"
+    return told + (
+        f" (coarser, so it must be {worth:g} times as fast)" if trial.size < chosen.size else " (finer)"
+    )

@@ -1,4 +1,4 @@
-"""The command line. Each command is a file of its own, imported only when it is called."""
+"""The command line: each command is in its own file, which is imported only when the command is called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 
 import click
 
-#: Command → where it is, and what ``--help`` says of it without importing it.
+#: Command → its location, and its line in ``--help``, which needs no import.
 _COMMANDS = {
     "serve": ("service.cli.serve:serve", "Run everything on this machine: queue, worker and API."),
     "api": ("service.cli.api:api", "Run the HTTP API alone."),

@@ -16,7 +16,7 @@ from service.supervisor.programs.plan import API_COMMAND, PACKAGES
 def api() -> None:
     """Run the HTTP API alone, beside workers with the same --redis-url.
 
-    It becomes gunicorn: SIGTERM lets open responses finish for --drain-timeout seconds.
+    The process becomes gunicorn. After SIGTERM, open responses get --drain-timeout seconds to finish.
     """
     read_settings(ApiSettings)
     os.chdir(PACKAGES)

@@ -30,18 +30,21 @@ _NOT_MEASURED = ("redis_url", "host", "port", "n_predict", "drain_timeout")
 @click.option("--url", help="A running service; default: start one with the settings below.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option(
-    "--sweep", "is_sweep", is_flag=True, help="Measure many settings, each in a service of its own."
+    "--sweep",
+    "is_sweep",
+    is_flag=True,
+    help="Measure many combinations of settings, each in a separate service.",
 )
 @sweep_options
 @settings_options(WorkerSettings, ApiSettings, without=_NOT_MEASURED)
 def bench(url: str | None, as_json: bool, is_sweep: bool, **options: Any) -> None:
     """Measure throughput and latency under concurrent load.
 
-    Every request has a prompt of its own after a shared system prompt, is greedy, and goes on past the
-    end of sequence, so that all have the same length. A few short ones go first to warm up.
+    All requests share a system prompt; each has a different user prompt. Answers are greedy and go on past
+    the end of sequence, so that all have the same length. A few short requests go first to warm up.
 
-    With --sweep: every encoding with every workers x threads, at every load, as a table and, with --out, as
-    files.
+    With --sweep: measure every encoding with every workers x threads at every load, and print a table; with
+    --out, write files, too.
     """
     if is_sweep:
         if url is not None:
@@ -75,7 +78,7 @@ def _measure(url: str, load: Load) -> Summary:
 def _bar(total: int) -> Iterator[Callable[[], None]]:
     from rich.progress import Progress
 
-    # Few refreshes: the bar shares the cores with what is measured.
+    # The bar refreshes seldom, because it shares the cores with the measured service.
     with Progress(console=console(stderr=True), refresh_per_second=2, transient=True) as progress:
         task = progress.add_task("Requests", total=total)
         yield lambda: progress.advance(task)

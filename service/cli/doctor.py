@@ -34,7 +34,7 @@ _MARKS = {Level.OK: "[green]ok[/]", Level.WARNING: "[yellow]warning[/]", Level.P
 def doctor(as_json: bool, repair: bool) -> None:
     """Check whether `serve` with the same options would work here, and say what to change.
 
-    Loads the model and computes a few tokens, in a process of its own; serves nothing. The exit code is 1 if
+    Loads the model and computes a few tokens in a separate process; serves nothing. The exit code is 1 if
     something would not work.
     """
     if repair and not _is_repaired():
@@ -50,14 +50,14 @@ def doctor(as_json: bool, repair: bool) -> None:
 
 
 def _is_repaired() -> bool:
-    """Have llama.cpp compiled and installed; the program says itself how far it is and what went wrong."""
+    """Compile and install llama.cpp; the program that does it reports its progress and its errors itself."""
     command = [sys.executable, "-P", "-m", "tasks.engine.build.compile", "--reinstall"]
     return subprocess.run(command, check=False).returncode == 0
 
 
 def _examine() -> Iterator[Finding]:
     worker, api, local = _read(WorkerSettings), _read(ApiSettings), _read(LocalSettings)
-    # A setting that all share would be named by each of them.
+    # All three may report the same bad setting; show it once.
     yield from dict.fromkeys(found for found in (worker, api, local) if isinstance(found, Finding))
     if not isinstance(worker, Finding):
         yield from examine_model(worker.model or model_files.default_model(), worker)

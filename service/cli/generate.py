@@ -49,7 +49,7 @@ def generate(url: str | None, prompt: str, system: str | None, n_predict: int, *
 
 
 def _print_live(url: str, body: dict[str, Any]) -> dict[str, float]:
-    """Print the answer as it comes; the server's timings, or the client's own where it has none."""
+    """Print the answer as it comes; return the server's timings or, if it sends none, the client's own."""
     started, first, timings = time.perf_counter(), None, None
     for chunk in stream(url, body):
         event = parse(chunk)

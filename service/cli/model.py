@@ -33,7 +33,7 @@ def model() -> None:
 def fetch(encoding: str, dest: Path | None) -> None:
     """Fetch the default model, SmolLM2-135M-Instruct, and check it."""
     path, is_new = fetch_with_progress(dest or model_files.models_dir(), encoding)
-    click.echo(f"{path} is {'ready' if is_new else 'there already, and whole'}.")
+    click.echo(f"{path} is {'ready' if is_new else 'already there and complete'}.")
 
 
 def fetch_with_progress(dest: Path, encoding: str) -> tuple[Path, bool]:
@@ -47,7 +47,7 @@ def fetch_with_progress(dest: Path, encoding: str) -> tuple[Path, bool]:
 
 @contextmanager
 def shown_progress() -> Iterator[model_files.Progress]:
-    """Draws what is done to a model; its errors become one line."""
+    """Draw the progress of work on a model; its errors become one line."""
     try:
         with unwinding_on_sigterm(), _bar() as bar:
             yield _Shown(bar)
@@ -56,7 +56,7 @@ def shown_progress() -> Iterator[model_files.Progress]:
 
 
 class _Shown:
-    """Draws a fetch's progress, one line a stage."""
+    """Draws a fetch's progress, one line for each stage."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar

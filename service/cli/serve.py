@@ -55,7 +55,7 @@ def _serve(signals: Signals, verbose: bool) -> None:
 
 
 def _plan() -> Plan:
-    """Everything that can be refused is refused here, before anything starts."""
+    """Check everything that can be refused, before anything starts."""
     local, api, worker = (
         read_settings(LocalSettings),
         read_settings(ApiSettings),

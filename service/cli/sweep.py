@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from service.bench.report import Row
     from service.bench.run_case import Result
 
-#: The whole table, and the one for a first look.
+#: Defaults of a whole sweep, and of a sweep with ``--quick``.
 _ENCODINGS, _LOADS, _N_PREDICT = "Q4_0,Q4_K_M,Q8_0,F16", "1,4,8,16", 128
 _QUICK_LOADS, _QUICK_N_PREDICT = "1,4", 16
 
 
 def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare what a sweep may be told."""
+    """Declare the options of a sweep."""
     for option in reversed(
         (
             click.option(
@@ -48,7 +48,7 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sweep(options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Measure the table, print it and, with ``out``, write it."""
+    """Measure every row, print the table and, with ``out``, write it to files."""
     from service.bench import report
 
     out: Path | None = options["out"]
@@ -119,7 +119,7 @@ def _print_table(rows: list[Row]) -> None:
 
 
 def _require_folder(out: Path) -> None:
-    """Before an hour of measuring, not after."""
+    """Check the folder before an hour of measuring, not after."""
     from service.bench.plots import MISSING, can_plot
 
     try:

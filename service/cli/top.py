@@ -13,7 +13,7 @@ from service.client.api_client import ClientError
 from service.top.rates import History, fetch
 from tasks.contract.status import Status
 
-#: Lines of everything but the recent requests and the children.
+#: Lines of the view without the recent requests and the children.
 OTHER_LINES = 12
 #: Recent requests that ``--once`` shows.
 ONCE_ROWS = 10
@@ -65,7 +65,7 @@ def _watch(status: Status, following: Iterator[Status | ClientError]) -> None:
 
 
 def _following(url: str, api_key: str | None, interval_s: float) -> Iterator[Status | ClientError]:
-    """One look after another, for ever; an error is no end, since services come back."""
+    """Fetch the status for ever; an error doesn't end it, because services come back."""
     while True:
         time.sleep(interval_s)
         try:

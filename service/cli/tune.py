@@ -28,10 +28,10 @@ _TUNED = ("workers", "threads", "slots")
 
 
 def _duration(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
-    """``90s``, ``5m`` or ``1h`` in seconds; a bare number is of seconds."""
+    """Read ``90s``, ``5m`` or ``1h`` as seconds; a bare number is in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if not found:
-        raise click.BadParameter(f"{text!r} is no duration such as 90s or 5m.")
+        raise click.BadParameter(f"{text!r} is not a duration; write 90s, 5m or 1h.")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
@@ -56,7 +56,7 @@ def _duration(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     type=click.FloatRange(1),
     default=1.25,
     show_default=True,
-    help="How many times as fast a coarser encoding must be, since it answers worse.",
+    help="How many times as fast a coarser encoding must be to be chosen: it answers worse.",
 )
 @click.option(
     "--write/--no-write", "is_written", default=True, show_default=True, help="Write the settings file."
@@ -72,8 +72,8 @@ def _duration(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
 def tune(budget: float, concurrency: int, is_written: bool, out: Path | None, **options: Any) -> None:
     """Find the best settings for this machine, and write them down.
 
-    Measures workers x threads x slots x encoding, each in a service of its own with --concurrency requests
-    at once: all of them shortly, then the better half for longer, and so on.
+    Measures workers x threads x slots x encoding, each combination in a separate service with --concurrency
+    requests at once: first all combinations for a short time, then the better half for longer, and so on.
     """
     from service.cli.common.write_settings import writable
 
@@ -103,7 +103,7 @@ def _cases(encodings: str | None, concurrency: int) -> tuple[Case, ...]:
 
 @dataclass
 class _Search:
-    """Measures until ``deadline``, in seconds of ``time.monotonic``; ``longest_s`` is the longest so far."""
+    """Measures until ``deadline`` (``time.monotonic``, seconds); ``longest_s``: the longest measurement."""
 
     deadline: float
     concurrency: int
@@ -178,7 +178,9 @@ def _print(outcome: Outcome, choice: Choice) -> None:
     for failure in outcome.failures:
         click.echo(f"{failure.case} can't be measured: {failure.reason}", err=True)
     if outcome.num_untried:
-        click.echo(f"{outcome.num_untried} more were not tried: the time was up. See --budget.", err=True)
+        click.echo(
+            f"{outcome.num_untried} more were not tried because the time was up; see --budget.", err=True
+        )
     click.echo(f"Chosen: {choice.reason}")
 
 
@@ -196,7 +198,10 @@ def _write(path: Path, case: Case) -> None:
 
 
 def _overridden() -> list[str]:
-    """What the file says in vain; the model's variable may be this command's own option, handed on."""
+    """The settings of the file that a variable overrides.
+
+    This command's ``--model`` also sets the model's variable, which counts only if the user had set it.
+    """
     source = click.get_current_context().get_parameter_source("model")
     is_model_set = source == click.core.ParameterSource.ENVIRONMENT
     return [*(["model"] if is_model_set else []), *(name for name in _TUNED if variable(name) in os.environ)]

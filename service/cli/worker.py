@@ -17,7 +17,8 @@ from tasks.settings import WorkerSettings
 def worker() -> None:
     """Run a worker host alone; it joins the service at --redis-url.
 
-    It becomes ``celery -A tasks worker``: SIGTERM lets running requests finish for --drain-timeout seconds.
+    The process becomes ``celery -A tasks worker``. After SIGTERM, running requests get --drain-timeout
+    seconds to finish.
     """
     settings = read_settings(WorkerSettings)
     prepare_model()

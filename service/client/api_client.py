@@ -1,7 +1,7 @@
 """A light client of OpenAI's streaming chat, for measuring any server that speaks it.
 
-Reading a chunk costs a time stamp; its JSON is looked at when the answer is complete, so that the client
-takes little of the machine that it measures.
+For each chunk the client only notes the time. It reads the JSON when the answer is complete, so that it uses
+little of the machine that it measures.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
-#: Seconds of silence after which a server is taken for hung.
+#: Seconds of silence after which a server is considered hung.
 SILENCE_S = 600.0
 
 
 class ClientError(Exception):
-    """The server can't be reached, refused, or broke the answer off; the text is for a person."""
+    """The server can't be reached, refused the request or broke off; the text is for a person."""
 
 
 class StatusError(ClientError):
-    """The server answered with another status than 200."""
+    """The server answered with a status other than 200."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status}: {message}")
@@ -42,10 +42,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one streamed request did, as its client saw it. Times in seconds.
+    """One streamed request as its client saw it; times are in seconds.
 
     ``gaps_s`` are between consecutive chunks with text; ``started`` and ``ended`` are on
-    ``time.perf_counter``. ``timings`` is the server's own account, when it gives one.
+    ``time.perf_counter``. ``timings`` are the server's own figures, if it sends any.
     """
 
     started: float
@@ -131,7 +131,7 @@ _HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
 
 
 def _authorization(api_key: str | None = None) -> dict[str, str]:
-    """With the key given, or else the one in ``INFERENCE_API_KEY``."""
+    """The header with ``api_key`` or else the key in ``INFERENCE_API_KEY``; nothing without a key."""
     key = api_key or os.environ.get("INFERENCE_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
 
@@ -158,7 +158,7 @@ def _checked(response: http.client.HTTPResponse) -> http.client.HTTPResponse:
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[Chunk]:
-    """``read1`` returns what has arrived; ``readline`` might wait for more."""
+    """Read the events with ``read1``, which returns what has arrived; ``readline`` might wait for more."""
     rest = b""
     while received := response.read1(65536):
         at = time.perf_counter()

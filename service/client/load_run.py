@@ -1,4 +1,4 @@
-"""Concurrent load on a server, and what to say of it."""
+"""Puts concurrent load on a server and sums up the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from service.client.api_client import ClientError, Sample, chat_body, measure
 from tasks.contract.percentile import percentile
 
-#: Shared by all requests, like a service's own; the users' prompts never repeat.
+#: All requests share this system prompt, as in a real service; user prompts never repeat.
 SYSTEM_PROMPT = "You are a helpful assistant that answers in plain words."
 _SUBJECTS = (
     "a mutex", "a bloom filter", "garbage collection", "a hash table", "tail recursion", "a write-ahead log",
@@ -33,10 +33,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Aggregates of a load; times in milliseconds, ``wall_s`` in seconds.
+    """The figures of a load; times are in milliseconds, but ``wall_s`` and ``client_cpu_s`` in seconds.
 
-    ``tokens_per_second`` counts every generated token between the first request's start and the last's
-    end. ``client_cpu_s`` is the processor time that measuring took.
+    ``tokens_per_second`` counts every generated token between the first request's start and the last
+    request's end. ``client_cpu_s`` is the processor time that measuring took.
     """
 
     num_requests: int
@@ -54,12 +54,12 @@ class Summary:
     client_cpu_s: float
 
     def as_dict(self) -> dict[str, float]:
-        """For JSON."""
+        """The figures for JSON, rounded to three decimals."""
         return {name: round(value, 3) for name, value in asdict(self).items()}
 
 
 def prompts() -> Iterator[str]:
-    """User prompts of about the same length, none of which any server has seen before."""
+    """User prompts of about the same length that no server has seen before."""
     run = secrets.token_hex(4)
     for number in range(1_000_000_000):
         subject = _SUBJECTS[number % len(_SUBJECTS)]
@@ -67,7 +67,9 @@ def prompts() -> Iterator[str]:
 
 
 def run_load(url: str, model: str, load: Load, on_done: Callable[[], None] = lambda: None) -> Summary:
-    """Put ``load`` on the server at ``url``, a thread for each request at a time; ``on_done`` after each.
+    """Put ``load`` on the server at ``url``, and call ``on_done`` after each request.
+
+    There are ``load.concurrency`` threads; each sends one request at a time.
 
     Raises:
         ClientError: every request failed; the text is the first one's reason.
@@ -85,7 +87,7 @@ def run_load(url: str, model: str, load: Load, on_done: Callable[[], None] = lam
 
 
 def summarize(samples: Sequence[Sample], num_failed: int, client_cpu_s: float) -> Summary:
-    """Aggregate the requests that succeeded; there is at least one."""
+    """Sum up the requests that succeeded; there must be at least one."""
     wall_s = max(s.ended for s in samples) - min(s.started for s in samples)
     num_tokens = sum(s.num_tokens for s in samples)
     ttft, itl = [s.ttft_s for s in samples], [gap for s in samples for gap in s.gaps_s]
@@ -119,7 +121,7 @@ class _Run:
         self._on_done = on_done
 
     def work(self) -> None:
-        """Do requests until there are none left."""
+        """Send requests until none is left."""
         while (body := self._next()) is not None:
             try:
                 self.samples.append(measure(self._url, body))

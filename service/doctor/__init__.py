@@ -1,1 +1,1 @@
-"""Finds out before a start, or after a failed one, what would not work here, and what to change."""
+"""Finds out what would not work on this machine, before a start or after a failed one, and what to change."""

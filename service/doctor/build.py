@@ -11,7 +11,7 @@ from service.doctor.finding import Finding, Level
 from service.weights.llama_subprocess import NativeError, ask
 from tasks.settings import WorkerSettings
 
-#: What makes a difference, in the order of its weight: the processor's word for it, and llama.cpp's.
+#: Features that matter for speed, the most important first: the processor's name → llama.cpp's name.
 _FEATURES = {
     "avx2": "AVX2",
     "fma": "FMA",
@@ -24,25 +24,27 @@ _FEATURES = {
     "asimddp": "DOTPROD",
     "i8mm": "MATMUL_INT8",
 }
-_REPAIR = "Build it anew for this machine: inference-server doctor --repair"
+_REPAIR = "Build it again for this machine: inference-server doctor --repair"
 
 
 def look_at_build(settings: WorkerSettings) -> Finding:
-    """Whether it uses the processor, and the GPU if that is asked for."""
+    """Whether llama.cpp uses all of the processor, and the GPU if the settings ask for one."""
     try:
         build = ask("tasks.engine.llama.about")
     except NativeError as error:
         return Finding("llama.cpp", Level.PROBLEM, str(error), _REPAIR)
     told = f"llama-cpp-python {build['version']} with {', '.join(build['features'])}"
     if settings.gpu_layers and not build["has_gpu"]:
-        return Finding.judge("llama.cpp", f"{told}, without a GPU", problem="Leave --gpu-layers out.")
+        return Finding.judge(
+            "llama.cpp", f"{told}, built without GPU support", problem="Leave --gpu-layers out."
+        )
     missing = _missing(_flags(), build["features"])
     lacks = f"; unused: {', '.join(missing)}" if missing else ""
     return Finding.judge("llama.cpp", told + lacks, warning=_REPAIR if missing else "")
 
 
 def look_at_kernels(path: Path, settings: WorkerSettings) -> Finding:
-    """Whether the first batches of this model come out right here, computed now as a child would."""
+    """Compute the model's first batches as a child would, and check that the results are right."""
     shape = settings.shape
     asked = {
         "model": str(path.absolute()),
@@ -60,10 +62,10 @@ def look_at_kernels(path: Path, settings: WorkerSettings) -> Finding:
 
 
 def _missing(flags: Iterable[str], features: Iterable[str]) -> list[str]:
-    """What the processor offers and the build leaves unused."""
+    """The features that the processor has and the build doesn't use."""
     has, uses = set(flags), set(features)
     if "AVX512_VNNI" in uses:
-        has.discard("avx_vnni")  # the same for shorter registers
+        has.discard("avx_vnni")  # the same instructions for shorter registers
     return [theirs for ours, theirs in _FEATURES.items() if ours in has and theirs not in uses]
 
 

@@ -1,4 +1,4 @@
-"""Cores against threads."""
+"""Checks that the threads have enough cores."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import psutil
 from service.doctor.finding import Finding
 from tasks.settings import WorkerSettings, available_cores
 
-#: Share of the cores that other programs may use before it is worth a word.
+#: Share of the cores that other programs may use before the check warns.
 _BUSY = 0.5
 
 
 def look_at_cores(settings: WorkerSettings) -> Iterator[Finding]:
-    """Whether the threads have a core each. More threads than cores are refused by the settings."""
+    """Whether each thread has a core; the settings refuse too many threads, except with --oversubscribe."""
     shape, cores = settings.shape, available_cores()
     threads = shape.workers * shape.threads
     told = f"{shape.workers} children x {shape.threads} threads on {cores} available cores"
@@ -32,5 +32,5 @@ def _advice(threads: int, cores: int) -> str:
         return f"{cores - threads} cores have nothing to do; raise --workers or --threads."
     real = psutil.cpu_count(logical=False) or cores
     if cores == psutil.cpu_count() and threads > real:
-        return f"Only {real} of them are cores of their own; try --threads for that many with `bench`."
+        return f"Only {real} of them are physical cores; try --threads for that many with `bench`."
     return ""

@@ -1,4 +1,4 @@
-"""All checks, in the order of a start."""
+"""Makes all checks, in the order of a service's start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.settings import WorkerSettings
 
 
 def examine_model(path: Path, settings: WorkerSettings) -> Iterator[Finding]:
-    """The model, and whether this machine can run it as ``settings`` say."""
+    """Check the model, and whether this machine can run it with ``settings``."""
     facts, findings = read_model(path)
     yield from findings
     does_fit = False
@@ -28,14 +28,14 @@ def examine_model(path: Path, settings: WorkerSettings) -> Iterator[Finding]:
         does_fit = memory.level is not Level.PROBLEM
     yield from look_at_cores(settings)
     yield look_at_build(settings)
-    if does_fit:  # else computing would take the memory that isn't there
+    if does_fit:  # else computing would need memory that isn't there
         yield look_at_kernels(path, settings)
     if settings.metrics_port:
         yield look_at_metrics_port(settings.metrics_host, settings.metrics_port)
 
 
 def examine_place(api: ApiSettings, local: LocalSettings, redis_url: str | None) -> Iterator[Finding]:
-    """What the queue and the API need. Without ``redis_url`` a Valkey is to be embedded."""
+    """Check what the queue and the API need; without ``redis_url``, ``serve`` embeds a Valkey."""
     if redis_url is None:
         yield look_at_embedded()
     else:

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``about`` what, ``told`` what was seen, ``advice`` what to change unless all is well."""
+    """One result: ``about`` is its subject, ``told`` what was seen, ``advice`` what to change, if any."""
 
     about: str
     level: Level
@@ -29,6 +29,6 @@ class Finding:
 
     @classmethod
     def judge(cls, about: str, told: str, *, problem: str = "", warning: str = "") -> Finding:
-        """A problem or a warning where there is advice for one, else all is well."""
+        """A problem if ``problem`` has advice, a warning if ``warning`` has advice, else OK."""
         level = Level.PROBLEM if problem else Level.WARNING if warning else Level.OK
         return cls(about, level, told, problem or warning)

@@ -1,4 +1,4 @@
-"""Whether the chosen setting fits into memory."""
+"""Checks that the chosen settings fit into memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from service.doctor.model_fit import ModelFacts
 from tasks.memory_need import Need, available_bytes
 from tasks.settings import WorkerSettings
 
-#: Beyond this share of what is there, nothing is left for the system's file cache.
+#: Above this share of the available memory, nothing is left for the system's file cache.
 _TIGHT = 0.9
 
 
 def look_at_memory(facts: ModelFacts, settings: WorkerSettings) -> Finding:
-    """Whether it is there."""
+    """Whether the memory that ``settings`` need is available."""
     need, available = Need.of(facts, settings), available_bytes()
     told = f"{need}; {mib(available)} available"
     advice = f"{_fitting(need, settings.n_ctx, facts.n_ctx_train, available)} makes it fit."
@@ -23,7 +23,7 @@ def look_at_memory(facts: ModelFacts, settings: WorkerSettings) -> Finding:
 
 
 def _fitting(need: Need, n_ctx: int, n_ctx_train: int, available: int) -> str:
-    """The largest context that fits with everything else as it is."""
+    """Advice that fits: the largest context with all other settings as they are, if there is one."""
     room = (_TIGHT * available - need.weights - need.processes) / need.children - need.scratch
     fitting = min(int(n_ctx * room / max(1, need.cells)) // 256 * 256, n_ctx_train)
     if fitting >= 256:

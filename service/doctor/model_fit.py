@@ -1,4 +1,4 @@
-"""The model's file."""
+"""Checks the model's file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FETCH = "Run `inference-server model fetch`, or pass --model FILE.gguf."
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the file's header says; sizes in bytes, the context in tokens."""
+    """What the file's header says; sizes are in bytes, the context is in tokens."""
 
     path: Path
     size_bytes: int
@@ -28,13 +28,13 @@ class ModelFacts:
 
     @classmethod
     def of(cls, path: Path, told: dict[str, Any]) -> ModelFacts:
-        """From what ``tasks.engine.llama.inspect`` prints."""
+        """Make the facts from the output of ``tasks.engine.llama.inspect``."""
         names = [name for name in cls.__dataclass_fields__ if name != "path"]
         return cls(path=path, **{name: int(told[name]) for name in names})
 
 
 def read_model(path: Path) -> tuple[ModelFacts | None, list[Finding]]:
-    """What is in the file at ``path``, if it can be used, and what is to be said of it."""
+    """Read the file at ``path``: its facts, or ``None`` if it can't be used, and the findings about it."""
     if not path.is_file():
         return None, [Finding("model", Level.PROBLEM, f"There is no file {path}.", _FETCH)]
     try:
@@ -56,7 +56,7 @@ def _look(facts: ModelFacts) -> Iterator[Finding]:
 
 
 def look_at_context(facts: ModelFacts, n_ctx: int) -> Finding:
-    """Whether the context of a request is one that the model was trained for."""
+    """Whether the model was trained for the context of a request."""
     advice = f"Beyond it answers get worse; pass --n-ctx {facts.n_ctx_train} or less."
     warning = advice if n_ctx > facts.n_ctx_train > 0 else ""
     return Finding.judge("context", f"{n_ctx} tokens a request, prompt and answer", warning=warning)

@@ -1,4 +1,4 @@
-"""Port, state folder, and where traces go."""
+"""Checks the ports, the state folder and the collector of traces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def look_at_port(host: str, port: int) -> Finding:
 
 
 def look_at_traces(endpoint: str) -> Finding:
-    """Whether traces can be made and somebody takes them; requests are answered either way."""
+    """Whether traces can be made and a collector takes them; requests are answered either way."""
     if find_spec("opentelemetry") is None:
         advice = "pip install 'concurrent-inference-server[tracing]', or leave --otlp-endpoint out."
         return Finding("traces", Level.WARNING, "OpenTelemetry is not installed.", advice)
@@ -51,12 +51,12 @@ def look_at_traces(endpoint: str) -> Finding:
         socket.create_connection(address, timeout=2).close()
     except (OSError, ValueError) as error:
         advice = "Start a collector that takes OTLP over HTTP there, or leave --otlp-endpoint out."
-        return Finding("traces", Level.WARNING, f"Nobody takes traces at {endpoint}: {error}", advice)
+        return Finding("traces", Level.WARNING, f"No collector takes traces at {endpoint}: {error}", advice)
     return Finding("traces", Level.OK, f"sent to {endpoint}")
 
 
 def look_at_state(folder: Path) -> Finding:
-    """Whether the state folder can be written and is nobody's."""
+    """Whether the state folder can be written and no other service uses it."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         told = f"{existing} can't be written by this user."

@@ -1,4 +1,4 @@
-"""Redis or Valkey: whether it can hold what must not be lost."""
+"""Checks whether Redis or Valkey can hold data that must not be lost."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from redis import Redis
 
 OLDEST = (7, 0)
-#: Seconds; a longer round trip shows in every token.
+#: Seconds; a longer round trip noticeably delays every token.
 SLOW_S = 0.005
-#: Seconds by which logs and traces of different hosts may be out of step before it misleads.
+#: Seconds by which two hosts' clocks may differ before their logs and traces mislead.
 SKEW_S = 1.0
-#: Share of ``maxmemory`` in use at which it is time to do something.
+#: Share of ``maxmemory`` in use above which the check warns.
 FULL = 0.8
 _TRIES = 5
 
 
 def look_at_embedded() -> Finding:
-    """The Valkey that ``serve`` starts where no other is named."""
+    """Check the Valkey that ``serve`` starts if the settings name no server."""
     try:
         command = [str(valkey.binary()), "--version"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -40,7 +40,7 @@ def look_at_embedded() -> Finding:
 
 
 def look_at_store(url: str) -> Iterator[Finding]:
-    """The one at ``url``."""
+    """Check the Redis or Valkey at ``url``."""
     shown = url.rpartition("@")[2]
     try:
         with connect(url) as client:
@@ -59,7 +59,9 @@ def _version(info: dict[str, Any], shown: str) -> Finding:
     text = str(info["valkey_version"] if is_valkey else info["redis_version"])
     told = f"{'Valkey' if is_valkey else 'Redis'} {text} at {shown}"
     known = tuple(int(part) for part in re.findall(r"\d+", text)[:2])
-    old = "" if known >= OLDEST else "Redis 7.0 is the oldest with scripts that go on at maxmemory; upgrade."
+    old = (
+        "" if known >= OLDEST else "Before Redis 7.0 all scripts stop at maxmemory; upgrade to 7.0 or newer."
+    )
     return Finding.judge("Redis", told, problem=old)
 
 
@@ -69,7 +71,7 @@ def _role(info: dict[str, Any]) -> Finding:
     if mode == "cluster":
         problem = "Celery has no transport for Redis Cluster; use one server, or Sentinel."
     elif role != "master":
-        problem = "It takes no writes; pass the primary's URL, or sentinel://."
+        problem = "This server is a replica and takes no writes; pass the primary's URL, or sentinel://."
     elif info.get("loading"):
         problem = "It is still loading its data; wait."
     return Finding.judge("Redis role", f"{mode}, {role}", problem=problem)
@@ -101,7 +103,9 @@ def _memory(info: dict[str, Any]) -> Finding:
 
 def _clock(client: Redis) -> Iterator[Finding]:
     round_trip, skew = min(_time(client) for _ in range(_TRIES))
-    slow = "Each token waits for it; put Redis nearer." if round_trip > SLOW_S else ""
+    slow = (
+        "Each token waits for this round trip; run Redis closer to this host." if round_trip > SLOW_S else ""
+    )
     yield Finding.judge("round trip", f"{round_trip * 1e3:.2f} ms", warning=slow)
     apart = "Nothing fails, but times in logs and traces don't fit together; run NTP on both hosts."
     told = f"{skew * 1e3:+.1f} ms between this host and Redis, within {round_trip * 5e2:.1f} ms"
@@ -109,7 +113,7 @@ def _clock(client: Redis) -> Iterator[Finding]:
 
 
 def _time(client: Redis) -> tuple[float, float]:
-    """Seconds of a round trip, and by which this host is ahead."""
+    """Seconds that a round trip takes, and seconds by which this host's clock is ahead."""
     sent = time.time()
     seconds, micros = client.time()
     received = time.time()

@@ -1,1 +1,1 @@
-"""From bytes to a request, or a 4xx that names the field."""
+"""Turns a body's bytes into a typed request, or into a 4xx error that names the field."""

@@ -1,4 +1,4 @@
-"""Who may ask: API keys, brought as bearer tokens."""
+"""Checks API keys, which clients send as bearer tokens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from flask import Flask, request
 
 from service.errors import ApiError
 
-#: What needs a key. The rest, such as the page, health and metrics, tells nothing of what was asked.
+#: Paths with this prefix need a key. Others, such as the page, health and metrics, show no request's text.
 GUARDED = "/v1/"
 
 
 def register(app: Flask, keys: tuple[str, ...]) -> None:
-    """Have the API answer 401 to a request without one of ``keys``; if there are none, none is needed."""
+    """Answer 401 to API requests without one of ``keys``; if ``keys`` is empty, no key is needed."""
     if not keys:
         return
     known = [key.encode() for key in keys]
@@ -24,7 +24,7 @@ def register(app: Flask, keys: tuple[str, ...]) -> None:
             raise ApiError(
                 401,
                 "invalid_api_key",
-                "This server wants an API key that it knows: send Authorization: Bearer KEY.",
+                "The API key is missing or unknown: send Authorization: Bearer KEY.",
                 "Authorization",
                 is_final=True,
             )
@@ -33,6 +33,6 @@ def register(app: Flask, keys: tuple[str, ...]) -> None:
 def _is_among(known: list[bytes], header: str | None) -> bool:
     scheme, _, token = (header or "").partition(" ")
     given = token.strip().encode()
-    # Every key is compared, each in constant time, so that the time tells nothing.
+    # Compare every key, each in constant time, so that the time taken reveals nothing about the keys.
     found = [hmac.compare_digest(given, key) for key in known]
     return scheme.lower() == "bearer" and any(found)

@@ -1,8 +1,8 @@
-"""The ``Idempotency-Key`` header: a client's own name for a request, so that sending it again is safe.
+"""The ``Idempotency-Key`` header: a client's key for a request, which makes it safe to send again.
 
-As the IETF's draft has it (draft-ietf-httpapi-idempotency-key-header), except that a key without the quotes
-of a structured string is taken too, since most clients send it so. The draft lets a server answer 409 while
-the first request runs; here the second is answered with the first one's events.
+It follows the IETF's draft (draft-ietf-httpapi-idempotency-key-header). A key without the quotes of a
+structured string is accepted too, since most clients send it that way. The draft lets a server answer 409
+while the first request runs; this server answers the second request with the first one's events.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 from service.errors import ApiError, bad_request
 from tasks.queue.submit import Key
 
-#: Characters of a key at most.
+#: Maximum number of characters of a key.
 MAX_CHARS = 255
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 _PLAIN = re.compile(r"[\x21-\x7e]+")
 
 
 def parse(header: str | None, credentials: str | None, path: str, body: dict[str, Any]) -> Key | None:
-    """The header's key, or ``None`` without the header.
+    """The header's key, or ``None`` if there is no header.
 
     Args:
-        header: its value.
-        credentials: the ``Authorization`` header's value: a key is its client's own.
-        path: the endpoint's.
+        header: the header's value.
+        credentials: the ``Authorization`` header's value; clients with different credentials share no keys.
+        path: the endpoint's path.
         body: the JSON that was sent; its whitespace and the order of its fields don't matter.
 
     Raises:
-        ApiError: 400 for what is no key.
+        ApiError: 400 for an invalid key.
     """
     if header is None:
         return None
@@ -40,7 +40,7 @@ def parse(header: str | None, credentials: str | None, path: str, body: dict[str
 
 
 def reused() -> ApiError:
-    """The key came with another body before."""
+    """A 422: the key was used with another body before."""
     message = (
         "This Idempotency-Key was used for a request with another body; use a new key for a new request."
     )

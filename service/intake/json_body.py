@@ -1,4 +1,4 @@
-"""Bytes to a JSON object, or a precise 400: the only place that sees a raw body."""
+"""Parses a body's bytes into a JSON object; no other module sees a raw body."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def parse_object(body: bytes, content_type: str | None) -> dict[str, Any]:
     """Parse a request's body.
 
     Raises:
-        ApiError: 415 for another content type; 400 for what isn't UTF-8, isn't JSON, is
+        ApiError: 415 for another content type; 400 for a body that isn't UTF-8, isn't JSON, is
             nested too deeply, repeats a key, or isn't an object.
     """
     _check_content_type(content_type)
@@ -24,13 +24,13 @@ def parse_object(body: bytes, content_type: str | None) -> dict[str, Any]:
 
 def _parse(body: bytes) -> Any:
     try:
-        # NaN and Infinity, which aren't JSON, pass here: the schema refuses them and names the field.
+        # NaN and Infinity aren't JSON but pass here: the schema refuses them and names the field.
         return json.loads(body.decode(), object_pairs_hook=_unique)
     except UnicodeDecodeError:
         raise _invalid("The body is not valid UTF-8.") from None
     except RecursionError:
         raise _invalid("The body is nested too deeply.") from None
-    except ValueError as error:  # also numbers of more digits than Python converts
+    except ValueError as error:  # also for numbers with more digits than Python converts
         raise _invalid(f"The body is not valid JSON: {error}") from None
 
 

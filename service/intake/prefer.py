@@ -1,4 +1,7 @@
-"""The ``Prefer`` header (RFC 7240): ``respond-async`` and ``wait=N``; others are ignored, as it asks."""
+"""Reads ``respond-async`` and ``wait=N`` from the ``Prefer`` header.
+
+Other preferences are ignored, as RFC 7240 asks.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ _PREFERENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Prefer:
-    """What a client prefers: an answer by polling, and to wait up to ``wait_s`` seconds first."""
+    """A client's preferences: to poll for the answer, and to wait up to ``wait_s`` seconds first."""
 
     is_async: bool = False
     wait_s: float | None = None
 
     @classmethod
     def parse(cls, header: str | None, max_wait_s: float) -> Self:
-        """Read the header's value; the first of two equal names counts.
+        """Read the header's value; if a name comes twice, the first counts.
 
         Raises:
             ApiError: 400 when ``wait`` isn't a whole number of seconds.
@@ -39,7 +42,7 @@ class Prefer:
 
     @property
     def applied(self) -> str:
-        """The value of ``Preference-Applied``; empty when there is nothing to say."""
+        """The value of ``Preference-Applied``; empty when no preference was applied."""
         wait = () if self.wait_s is None else (f"wait={self.wait_s:.0f}",)
         return ", ".join((*(("respond-async",) if self.is_async else ()), *wait))
 

@@ -1,7 +1,7 @@
-"""The bodies of OpenAI's two endpoints: what is accepted, and the typed request that it becomes.
+"""Checks the bodies of OpenAI's two endpoints and turns them into typed requests.
 
-Strict: ``"5"`` is not 5 and ``true`` is not 1. ``null`` means the default everywhere. Unknown fields are
-ignored; those that would change the answer are refused by :mod:`service.intake.unsupported`.
+Types are strict: ``"5"`` is not 5 and ``true`` is not 1. ``null`` always means the default. Unknown fields
+are ignored, but :mod:`service.intake.unsupported` refuses those that would change the answer.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from service.errors import ApiError, bad_request
 from service.intake.unsupported import refuse_unsupported
 from tasks.contract.messages import ChatMessage, GenerateRequest, Priority, Sampling
 
-#: A number of tokens beyond any context; above it, a limit is a mistake.
+#: More tokens than any context holds; a larger token limit is a mistake.
 MAX_TOKENS = 1_000_000
-#: OpenAI allows 4; each is looked for in every piece of text, so there is a bound.
+#: Maximum number of stop strings; OpenAI allows 4. Each is searched for in every piece of text.
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 
 
 def _text_of(value: Any) -> Any:
-    """A message's content: a string, or OpenAI's list of parts when all are text."""
+    """Join OpenAI's list of text parts into one string; pass any other content on unchanged."""
     if not isinstance(value, list):
         return value
     return "".join(_text_of_part(index, part) for index, part in enumerate(value))
@@ -55,7 +55,7 @@ def _text_of_part(index: int, part: Any) -> str:
 
 
 def _only_text(value: Any) -> Any:
-    """A completion's prompt: OpenAI also allows a list, of which one text is supported."""
+    """Take the prompt out of OpenAI's list form, which may hold only one text here."""
     if not isinstance(value, list):
         return value
     if len(value) == 1 and isinstance(value[0], str):
@@ -68,7 +68,7 @@ def _listed(value: Any) -> Any:
 
 
 def _whole_characters(value: str) -> str:
-    """JSON can escape half a surrogate pair, which no UTF-8 text can hold."""
+    """Refuse half a surrogate pair, which JSON can escape but UTF-8 text can't hold."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -107,28 +107,28 @@ class _Body(BaseModel):
 
 
 class Message(_Body):
-    """One turn of a conversation; ``developer`` is taken as ``system``."""
+    """One turn of a conversation; the role ``developer`` counts as ``system``."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content
 
 
 class StreamOptions(_Body):
-    """What a stream carries beside its text."""
+    """What a stream sends besides its text."""
 
-    include_usage: bool | None = Field(None, description="Send the usage in a last chunk of its own.")
+    include_usage: bool | None = Field(None, description="Send the token usage in an extra last chunk.")
 
 
 class GenerateBody(_Body):
-    """What both endpoints accept. The sampling defaults are llama.cpp's."""
+    """The fields that both endpoints accept; the sampling defaults are llama.cpp's."""
 
     model: Text | None = Field(None, description="A name from /v1/models; default: the one served.")
-    max_tokens: TokenLimit | None = Field(None, description="Generated tokens at most.")
+    max_tokens: TokenLimit | None = Field(None, description="Most tokens to generate.")
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy.")
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=MAX_TOKENS, description="0 or -1 switches it off.")
     min_p: float | None = Field(None, ge=0, le=1)
-    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="-1 draws one.")
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="-1 chooses a random seed.")
     stop: Stop | None = Field(None, description="Up to 16 strings that end the text and are left out of it.")
     stream: bool | None = Field(None, description="Server-sent events as text is produced.")
     stream_options: StreamOptions | None = None
@@ -196,7 +196,7 @@ def validate(kind: type[BodyT], raw: dict[str, Any]) -> BodyT:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the served model and the settings say: context in tokens if known, defaults and deadline."""
+    """A request's limits: the model's context in tokens if known, the default answer length, the timeout."""
 
     n_ctx: int | None = None
     n_predict: int | None = None
@@ -204,12 +204,12 @@ class Limits:
 
     @classmethod
     def none(cls) -> Self:
-        """Nothing known, nothing bounded."""
+        """No known context and no limits."""
         return cls()
 
 
 def to_request(body: GenerateBody, request_id: str, model: str, limits: Limits) -> GenerateRequest:
-    """The typed request. Raises ``ApiError`` 400 when the token limit can't fit the model's context."""
+    """The typed request. Raises ``ApiError`` 400 when the token limit exceeds the model's context."""
     name, max_tokens = body.token_limit
     if max_tokens is not None and limits.n_ctx is not None and max_tokens > limits.n_ctx:
         raise bad_request(f"{name} is {max_tokens}, but the model's context is {limits.n_ctx} tokens.", name)
@@ -236,7 +236,7 @@ def _sampling(body: GenerateBody) -> Sampling:
 
 
 def _seed(seed: int | None) -> int | None:
-    # llama.cpp's seeds are 32 bits wide, and the highest means "draw one".
+    # llama.cpp's seeds are 32 bits wide, and the highest means "draw a random seed".
     return None if seed is None or seed == -1 else seed % 0xFFFFFFFF
 
 

@@ -1,6 +1,6 @@
-"""OpenAI's and llama-server's fields that would change the answer but that this server can't honour.
+"""Refuses fields of OpenAI and llama-server that change the answer but that this server doesn't support.
 
-Ignoring them would give a wrong answer without a word, so each is refused unless its value asks for nothing.
+Ignoring such a field would silently give a wrong answer, so it is refused unless its value asks for nothing.
 All other unknown fields (``user``, ``metadata``, ``store``, …) are harmless and ignored.
 """
 
@@ -13,7 +13,7 @@ from service.errors import ApiError, bad_request
 
 _NOTHING: tuple[Any, ...] = (None, False, 0, "", [], {})
 
-#: Field → the values that ask for nothing beyond :data:`_NOTHING`.
+#: For each field, the values that ask for nothing, besides those in :data:`_NOTHING`.
 _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -39,7 +39,7 @@ _MESSAGE_FIELDS = ("tool_calls", "function_call", "audio")
 
 
 def refuse_unsupported(body: Mapping[str, Any]) -> None:
-    """Raise ``ApiError`` 400 naming the first field of ``body`` that asks for what isn't supported."""
+    """Raise ``ApiError`` 400 naming the first field of ``body`` that asks for something unsupported."""
     for field, harmless in _FIELDS.items():
         if field in body and not _asks_nothing(body[field], harmless):
             raise _not_supported(field)
@@ -55,7 +55,7 @@ def _refuse_in_message(index: int, message: Any) -> None:
 
 
 def _asks_nothing(value: Any, harmless: tuple[Any, ...]) -> bool:
-    # The type counts too: to Python, True is 1 and 0 is False.
+    # Compare the types too: in Python, True equals 1 and 0 equals False.
     return any(type(value) is type(known) and value == known for known in (*_NOTHING, *harmless))
 
 

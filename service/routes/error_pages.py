@@ -1,4 +1,4 @@
-"""Has Flask render errors: :class:`~service.errors.ApiError`, and everything else that can go wrong."""
+"""Flask's error handlers: for :class:`~service.errors.ApiError` and for every other exception."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def register(app: Flask, on_refused: Callable[[ApiError], None]) -> None:
-    """Render all errors of ``app``. ``on_refused`` is told of requests not accepted, for the metrics."""
+    """Handle all errors of ``app``; call ``on_refused`` for each request not accepted, for the metrics."""
     pages = _Pages(on_refused)
     app.register_error_handler(ApiError, pages.api_error)
     app.register_error_handler(HTTPException, pages.http_error)

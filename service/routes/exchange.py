@@ -1,4 +1,4 @@
-"""What the routes ask of the present HTTP exchange: the body, the preferences, the client."""
+"""What routes read from the current HTTP exchange, and the headers they add to its response."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def key(body: dict[str, Any]) -> Key | None:
 
 
 def body(timeout_s: float) -> dict[str, Any]:
-    """The request's JSON object. Raises ``ApiError`` 400, 408 or 415, and Flask's 413 above the limit."""
+    """The request's JSON object. Raises ``ApiError`` 400, 408 or 415, or Flask's 413 if it is too large."""
     data = _data(timeout_s)
     if request.content_length is None and len(data) >= (request.max_content_length or math.inf):
-        raise RequestEntityTooLarge  # werkzeug cuts a body in chunks off at the limit without a word
+        raise RequestEntityTooLarge  # werkzeug silently cuts a chunked body off at this length
     return parse_object(data, request.content_type)
 
 
@@ -38,7 +38,7 @@ def _data(timeout_s: float) -> bytes:
     try:
         with gevent.Timeout(timeout_s, too_slow):
             return request.get_data(cache=False)
-    except TimeoutError:  # the socket's own, of one read
+    except TimeoutError:  # the socket's own timeout, for one read
         raise too_slow from None
 
 
@@ -53,19 +53,19 @@ def client_check() -> Callable[[], None]:
 
 
 def wire() -> Wire | None:
-    """The short way to the client, for a stream, if there is one."""
+    """Sends a stream straight to the client's socket; ``None`` if that isn't possible."""
     return Wire.of(request.environ)
 
 
 def told(response: Response, admission: Admission) -> Response:
-    """Tell the client when its request was there already."""
+    """Add a header that tells the client if its request already existed."""
     if not admission.is_new:
         response.headers["Idempotent-Replayed"] = "true"
     return response
 
 
 def applied(response: Response, prefer: Prefer) -> Response:
-    """Tell the client which preferences were honoured."""
+    """Add a header that tells the client which preferences were applied."""
     if prefer.applied:
         response.headers["Preference-Applied"] = prefer.applied
         response.vary.add("Prefer")
@@ -73,5 +73,5 @@ def applied(response: Response, prefer: Prefer) -> Response:
 
 
 def client_closed() -> ApiError:
-    """For the log: the client of this exchange has gone."""
+    """A 499, for the log: the client of this exchange has gone."""
     return ApiError(499, "client_closed_request", "The client closed its connection.", was_accepted=True)

@@ -10,7 +10,7 @@ from flask import Blueprint, Response, jsonify
 from service.errors import ApiError
 from service.runtime import Runtime
 
-#: Workers at most whose last words ``/readyz`` repeats.
+#: Maximum number of workers whose last words ``/readyz`` repeats.
 MAX_TOLD = 3
 
 
@@ -41,7 +41,7 @@ def blueprint(runtime: Runtime) -> Blueprint:
 
 
 def _unready(runtime: Runtime) -> str | None:
-    """Why a request would not be answered now, if it wouldn't."""
+    """The reason why this process can't answer requests now; ``None`` if it can."""
     if runtime.draining.is_set():
         return "This server is shutting down."
     if not (runtime.catalog.snapshot.is_fresh and runtime.subscriber.is_ready):
@@ -52,7 +52,7 @@ def _unready(runtime: Runtime) -> str | None:
 
 
 def _ended(runtime: Runtime) -> Iterator[str]:
-    """Which workers could not go on, the latest first, and what they said."""
+    """A sentence for each worker that could not go on, the latest first, with its last words."""
     for words in runtime.read_last_words()[:MAX_TOLD]:
         yield f"Worker {words.worker} ended {words.age_s:.0f} s ago: {words.text}"
 

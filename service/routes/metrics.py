@@ -17,7 +17,7 @@ def blueprint(runtime: Runtime) -> Blueprint:
 
     @routes.get("/metrics")
     def metrics() -> Response:
-        with suppress(RedisError):  # the gauges say so
+        with suppress(RedisError):  # a gauge shows that Redis can't be reached
             runtime.outcomes.catch_up()
         return Response(runtime.metrics.render(), content_type=CONTENT_TYPE_LATEST)
 

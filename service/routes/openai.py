@@ -47,7 +47,7 @@ class Completions:
         self._runtime, self._jobs, self._settings = runtime, runtime.jobs, runtime.settings
 
     def answer(self, kind: type[GenerateBody], prefix: str) -> Response:
-        """Answer the present HTTP request."""
+        """Answer the current HTTP exchange."""
         if self._runtime.draining.is_set():
             raise shutting_down()
         prefer = exchange.preferences(self._settings.max_wait)
@@ -110,12 +110,12 @@ class Completions:
             return exchange.told(response, admission)
 
     def _leave_stream(self, submission: Submission, stream: sse.EventStream, listener: Listener) -> None:
-        # What was cut by this process's end, another may take up.
+        # If this process is shutting down, its client may continue the stream at another process.
         if not (listener.is_over or stream.is_complete or self._runtime.draining.is_set()):
             self._leave(submission, listener)
 
     def _leave(self, submission: Submission, listener: Listener) -> None:
-        """Cancel what nobody reads any more, unless its client has a key to come back with."""
+        """Cancel a request whose client has gone, unless the client has a key to come back with."""
         if submission.key is None:
             self._jobs.abandon(listener.request_id)
 

@@ -1,4 +1,4 @@
-"""The API's description, OpenAPI 3.1, made from the same models that check the bodies."""
+"""The API's OpenAPI 3.1 description, made from the models that check the bodies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Concurrent Inference Server", "version": _version()},
         "paths": _paths(),
-        "security": [{}, {"key": []}],  # a key only where the server has some
+        "security": [{}, {"key": []}],  # a key is needed only if the server has any
         "components": {
             "schemas": {
                 **definitions["$defs"],
@@ -55,10 +55,12 @@ def _paths() -> dict[str, Any]:
         },
         "/v1/models": {"get": _operation("List the models", {"200": _json("OpenAI's list")})},
         "/v1/status": {
-            "get": _operation("Look at the whole service", {"200": _json("All of it now", "Status")})
+            "get": _operation("Look at the whole service", {"200": _json("The current state", "Status")})
         },
-        "/healthz": {"get": _operation("Whether the process lives", {"200": _json("It does")})},
-        "/readyz": {"get": _operation("Whether a worker holds a model", {"200": _json("One does")})},
+        "/healthz": {"get": _operation("Whether the process lives", {"200": _json("The process lives")})},
+        "/readyz": {
+            "get": _operation("Whether a worker holds a model", {"200": _json("A worker holds a model")})
+        },
         "/metrics": {"get": _operation("Figures for Prometheus", {"200": {"description": "Text format"}})},
     }
 
@@ -116,7 +118,7 @@ _IDEMPOTENCY_KEY = {
     "in": "header",
     "schema": {"type": "string", "maxLength": 255},
     "description": "The client's own name for the request: sent again with the same body, it is answered "
-    "from the first one, running or finished. It outlives its connection.",
+    "from the first one, running or finished. The request continues when the connection closes.",
 }
 _LAST_EVENT_ID = {
     "name": "Last-Event-ID",

@@ -1,4 +1,7 @@
-"""``/``: the page with the playground and the dashboard. It needs no key; what it asks the API for does."""
+"""``/``: the page with the playground and the dashboard.
+
+The page needs no key, but its calls to the API do.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from werkzeug.exceptions import NotFound
 
 from service.routes.page_files import Asset, Assets
 
-#: Nothing but this server's own files runs, is loaded or is asked; nothing may frame the page.
+#: The page may load and call only this server, and no other page may frame it.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -18,7 +21,7 @@ _POLICY = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        # Only the sanitizer makes HTML of a text.
+        # Only the sanitizer may turn text into HTML.
         "require-trusted-types-for 'script'",
         "trusted-types dompurify",
     )
@@ -45,7 +48,7 @@ def blueprint() -> Blueprint:
     def file(digest: str, name: str) -> Response:
         if name not in assets.files:
             raise NotFound
-        # While servers are replaced, one release may be asked for another's files.
+        # During an upgrade, a browser may ask this release for another release's files.
         return _sent(assets.files[name], _FOR_EVER if digest == assets.digest else "no-store")
 
     return routes

@@ -1,7 +1,7 @@
-"""The page's files, read once; knows no Flask.
+"""Reads the page's files once; doesn't use Flask.
 
-A file's address has a digest of all of them in it, so that a browser may keep each for ever and still never
-mixes two releases: modules import each other by relative paths, which keep the digest.
+Each file's address contains a digest of all files, so a browser may cache a file for ever and still never
+mix two releases. Modules import each other by relative paths, which keep the digest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file as it is sent."""
+    """One file, as it is sent."""
 
     content: bytes
     content_type: str
@@ -34,8 +34,8 @@ class Assets:
 
     Attributes:
         index: the page itself.
-        files: its files by their path below ``assets/``.
-        digest: names this set of files.
+        files: the files it loads, by their path below ``assets/``.
+        digest: identifies this set of files.
     """
 
     index: Asset

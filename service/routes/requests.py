@@ -52,7 +52,7 @@ def blueprint(runtime: Runtime) -> Blueprint:
 
 
 def _described(jobs: Jobs, record: Record) -> dict[str, Any]:
-    """A request over HTTP: its state and, once it is over, the answer or the error."""
+    """A request as JSON: its state and, once it is over, the answer or the error."""
     answer: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     if record.state.is_final:
@@ -86,7 +86,7 @@ def _wait(jobs: Jobs, request_id: str, wait_s: float) -> None:
 
 
 def _follow(runtime: Runtime, record: Record, after: int) -> Response:
-    # From the event that the client has: should it be the last, its closing chunks may not have come through.
+    # Start with the event that the client has: if it is the last, its closing chunks may have been lost.
     following = runtime.jobs.followed(record.id, max(0, after - 1))
     listener = following.__enter__()
     request_log.present().model = record.model

@@ -1,4 +1,4 @@
-"""``/v1/status``: one look at the whole service, shaped as :mod:`tasks.contract.status` says."""
+"""``/v1/status``: the state of the whole service, in the shape of :mod:`tasks.contract.status`."""
 
 from __future__ import annotations
 

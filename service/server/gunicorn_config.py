@@ -4,8 +4,8 @@ The command is::
 
     python -m gunicorn -c python:service.server.gunicorn_config
 
-Everything comes from :class:`service.settings.ApiSettings`. Nothing here may import redis or
-prometheus_client: gevent patches the process first, and the directory of the metrics has to be set.
+All values come from :class:`service.settings.ApiSettings`. This module must not import redis or
+prometheus_client: before that, gevent must patch the process, and the metrics directory must be set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ limit_request_line = 4094
 
 
 def on_starting(server: Any) -> None:
-    """Begin the metrics' files anew: a counter starts at 0 with its processes."""
+    """Delete old metrics files, so that counters start at 0 with the new processes."""
     given = os.environ.get(_METRICS_DIR)
     directory = Path(given or tempfile.mkdtemp(prefix="inference-metrics-"))
     directory.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def on_starting(server: Any) -> None:
 
 
 def when_ready(server: Any) -> None:
-    """Have a second SIGTERM end it at once, as SIGQUIT does; gunicorn would go on waiting."""
+    """Make a second SIGTERM end the server at once, as SIGQUIT does; gunicorn itself would keep waiting."""
     seen: list[int] = []
 
     def on_term(signum: int, frame: Any) -> None:
@@ -64,19 +64,19 @@ def when_ready(server: Any) -> None:
 
 
 def worker_exit(_server: Any, worker: Any) -> None:
-    """Send what is left of traces now: greenlets don't run any more when the interpreter ends."""
+    """Send the remaining spans now, since greenlets no longer run when the interpreter ends."""
     from service.telemetry import tracing
 
     tracing.close(getattr(worker, "wsgi", None))
 
 
 def child_exit(_server: Any, worker: Any) -> None:
-    """Drop a dead process's live gauges; its counters stay part of the sum."""
+    """Remove a dead process's live gauges; its counters stay part of the sum."""
     for file in Path(os.environ[_METRICS_DIR]).glob(f"gauge_live*_{worker.pid}.db"):
         file.unlink(missing_ok=True)
 
 
 def on_exit(server: Any) -> None:
-    """Remove the metrics' files if they are nobody else's."""
+    """Remove the metrics files if this server made their directory."""
     if server.temporary_metrics is not None:
         shutil.rmtree(server.temporary_metrics, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""gunicorn's gevent worker, with errors in JSON and a quick, orderly end."""
+"""gunicorn's gevent worker, with errors in JSON and a quick, orderly shutdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from service.settings import api_settings
 
-#: Seconds between two looks at what is still open when draining.
+#: Seconds between two checks for open responses while draining.
 POLL_S = 0.1
 
 
@@ -24,10 +24,10 @@ class _Drained(Exception):  # noqa: N818 - not an error
 
 
 class Worker(GeventWorker):  # type: ignore[misc]
-    """Serves one API process."""
+    """Runs one API process."""
 
     def init_process(self) -> None:
-        """Answer malformed HTTP, which never reaches the application, in the shape of all other errors."""
+        """Give malformed HTTP, which never reaches the application, the same JSON errors as all else."""
         self._idle: dict[gevent.Greenlet, gevent.Timeout] = {}
         self._is_draining, self._num_open = False, 0
         self._main: gevent.Greenlet | None = None
@@ -36,27 +36,30 @@ class Worker(GeventWorker):  # type: ignore[misc]
         super().init_process()
 
     def run(self) -> None:
-        """Serve until drained. gunicorn's loop would notice only at its next turn, up to a second later."""
+        """Serve until drained.
+
+        gunicorn's own loop would notice only at its next turn, up to a second later.
+        """
         self._main = gevent.getcurrent()
         with suppress(_Drained):
             super().run()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take nothing new, and don't wait for clients that merely keep their connection.
+        """Start draining: take no new requests, and don't wait for idle connections.
 
-        Until the open responses are complete, new requests are told to go elsewhere: a balancer that asks
-        ``/readyz`` learns more from a 503 than from a refused connection.
+        Until the open responses are complete, new requests get a 503. A load balancer that asks ``/readyz``
+        learns more from a 503 than from a refused connection.
         """
         if not self._is_draining:
             self._is_draining = True
             gevent.spawn(self._drain)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
-        """Answer, for as long as the client reads; close the connection if draining began meanwhile."""
+        """Answer as long as the client reads; close the connection if draining began meanwhile."""
         self._num_open += 1
         sock.settimeout(self._send_timeout)
         if self._is_draining:
-            req.force_close()  # told so, the client sends nothing more on a connection that is about to close
+            req.force_close()  # tells the client to send no more on this connection
         try:
             super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:
@@ -70,7 +73,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:
-        """Bound the wait for the next request on a connection, which draining cuts short."""
+        """Limit the wait for the next request on a connection; draining ends the wait early."""
         with gevent.Timeout(self.cfg.keepalive, False) as timeout:
             greenlet = gevent.getcurrent()
             self._idle[greenlet] = timeout
@@ -95,7 +98,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def _close_idle(self) -> None:
         for greenlet in list(self._idle):
-            gevent.get_hub().loop.run_callback(self._wake, greenlet)  # throwing is the hub's privilege
+            gevent.get_hub().loop.run_callback(self._wake, greenlet)  # only the hub may throw
 
     def _wake(self, greenlet: gevent.Greenlet) -> None:
         if (timeout := self._idle.get(greenlet)) is not None:
@@ -103,7 +106,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
 
 def write_error(sock: Any, status: int, reason: str, message: str) -> None:
-    """Answer what isn't HTTP; replaces gunicorn's page of HTML."""
+    """Answer malformed HTTP with a JSON error instead of gunicorn's HTML page."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message or reason, "type": kind, "param": None, "code": "bad_http"}
     body = json.dumps({"error": error})

@@ -11,7 +11,7 @@ from service.app import create_app
 from service.settings import api_settings
 from service.telemetry import tracing
 
-#: The process's parts, for the worker's signal handler; set by :func:`build`.
+#: This process's parts, for the signal handler of gunicorn's worker; set by :func:`build`.
 current: runtime.Runtime | None = None
 
 
@@ -22,7 +22,7 @@ def build() -> Flask:
     current.start()
     app = create_app(current)
     tracing.instrument(app, current.settings)
-    # What is there by now stays: looking through it for garbage again and again would cost every request.
+    # All objects made so far stay. Checking them for garbage again and again would slow every request.
     gc.collect()
     gc.freeze()
     return app

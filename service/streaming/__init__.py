@@ -1,1 +1,1 @@
-"""From events to the client."""
+"""Sends a request's events to its client."""

@@ -1,6 +1,6 @@
-"""Events to OpenAI's JSON: the chunks of a stream and the one body of an answer.
+"""Turns events into OpenAI's JSON: the chunks of a stream, or the one body of a whole answer.
 
-One chunk is written per token, so what is the same in all of them is encoded once.
+One chunk is written per token, so the parts that all chunks share are encoded once.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 from service.errors import ApiError, from_failure
 from tasks.contract.messages import End, Event, GenerateRequest
 
-#: ASCII only, so that no reader can split a line at a character that merely looks like its end.
+#: Writes ASCII only, so that no client splits a line at a Unicode character that counts as a line end.
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _MARK = "\x00text\x00"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How one request's answer is written.
+    """Writes one request's answer.
 
     Attributes:
-        id: the request's.
-        model: its model.
-        created: Unix seconds.
-        is_chat: chat completion or text completion.
-        with_usage: a stream ends with a chunk that carries the usage.
+        id: the request's id.
+        model: the model's name.
+        created: when the request was accepted, in Unix seconds.
+        is_chat: whether it is a chat completion rather than a text completion.
+        with_usage: whether a stream ends with a chunk that carries the usage.
     """
 
     id: str

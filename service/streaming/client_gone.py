@@ -1,4 +1,7 @@
-"""Whether the client of a request is still there. Knows gunicorn's socket; Flask has no word for this."""
+"""Tells whether a request's client is still connected.
+
+It looks at gunicorn's socket, since Flask can't tell.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import _socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Seconds between two looks at a silent client.
+#: Seconds between two checks of a silent client.
 CHECK_S = 0.5
 
 
@@ -26,17 +29,17 @@ def checker(environ: Mapping[str, Any]) -> Callable[[], None]:
 
 
 def _is_closed(sock: Any) -> bool:
-    """Whether the other side has closed. A client that half-closes after its request counts as gone, too."""
+    """Whether the client has closed the connection; one that half-closes after its request counts as gone."""
     try:
         return not _peek(sock.fileno())
     except (BlockingIOError, InterruptedError):
-        return False  # nothing to read: it is there, and silent
+        return False  # nothing to read: the client is connected but silent
     except (OSError, ValueError):
         return True
 
 
 def _peek(fileno: int) -> bytes:
-    # Not gevent's kind of socket, which would wait instead of failing at once; and TLS's takes no flags.
+    # A plain socket: gevent's would wait instead of failing at once, and TLS's takes no flags.
     plain = _socket.socket(fileno=_socket.dup(fileno))
     try:
         return plain.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)

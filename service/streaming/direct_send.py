@@ -1,7 +1,8 @@
-"""A stream's short way to its client: chunks that go out at once, past the layers of WSGI and gunicorn.
+"""Sends a stream's chunks straight to the client's socket, past the layers of WSGI and gunicorn.
 
-A token has some 200 bytes, and what it costs is the code it passes through. Knows gunicorn's socket and the
-chunked encoding that gunicorn has begun; whatever can't go out at once is left to the long way.
+A token has only some 200 bytes, so most of its cost is the code it passes through. This module uses
+gunicorn's socket and continues the chunked encoding that gunicorn began. A chunk that can't be sent at once
+goes the usual way, through WSGI.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gevent import socket
 
 
 class Wire:
-    """Writes to a response whose headers are sent and whose own greenlet writes nothing meanwhile."""
+    """Writes to a response after its headers were sent, while the response's own greenlet writes nothing."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -21,26 +22,29 @@ class Wire:
 
     @classmethod
     def of(cls, environ: Mapping[str, Any]) -> Wire | None:
-        """The one of a WSGI request, if a body without a length goes out in plain HTTP/1.1 chunks."""
+        """The wire of a WSGI request; ``None`` unless its body is sent in chunks over plain HTTP/1.1."""
         sock = environ.get("gunicorn.socket")
         is_chunked = environ.get("SERVER_PROTOCOL") == "HTTP/1.1"
         return cls(sock) if is_chunked and type(sock) is socket.socket else None
 
     def try_send(self, data: bytes) -> bool:
-        """Send ``data`` as one chunk without waiting; whether that is done, but for :meth:`flush`."""
+        """Try to send ``data`` as one chunk without waiting; return whether it was accepted.
+
+        The socket may have room for only a part; :meth:`flush` sends the rest.
+        """
         if self._rest:
             return False
         chunk = b"%X\r\n%b\r\n" % (len(data), data)
         try:
             sent = self._sock.send(chunk, 0, 0.0)
-        except OSError:  # the client reads too slowly or is gone: the long way waits, or finds out
+        except OSError:  # the client reads too slowly or is gone: the usual way waits or fails
             return False
         if sent < len(chunk):
             self._rest = chunk[sent:]
         return True
 
     def flush(self) -> None:
-        """Send what is left of a chunk that found only some room. Raises ``OSError`` as the long way does."""
+        """Send the rest of a chunk that was sent only in part. Raises ``OSError``, as the usual way does."""
         if self._rest:
             self._sock.sendall(self._rest)
             self._rest = b""

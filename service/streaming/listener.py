@@ -1,7 +1,7 @@
-"""A request's events, in order, without a gap or a repeat, however they reach this process.
+"""Reads a request's events in order, without gaps or repeats.
 
-Pub/sub is the fast path and forgets; the request's log is the truth. :class:`Mailbox` is what the
-subscriber hands events to, :class:`Listener` is what a response reads.
+Pub/sub is fast but may lose events; the request's log has them all. The subscriber puts events into a
+:class:`Mailbox`, and a response reads them from a :class:`Listener`.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from tasks.contract.versions import FIELD, UnsupportedVersionError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Takes one raw event in the subscriber's greenlet; whether it did.
+#: Called in the subscriber's greenlet with one raw event; returns whether it took the event.
 Offer = Callable[[dict[str, Any]], bool]
-#: Takes the number and the text of an event that is no end; whether it did.
+#: Called with the number and text of an event that isn't an end; returns whether it took the event.
 Sink = Callable[[int, str], bool]
 
-#: Events a mailbox holds. A reader this far behind finds the rest in the log.
+#: Maximum events in a mailbox. A reader that falls further behind reads the rest from the log.
 MAILBOX_LIMIT = 512
-#: Seconds of silence after which the log is read, at first and at most: a safety net, for what pub/sub may
-#: lose without a sign.
+#: Seconds of silence after which the log is read, at first and at most, since pub/sub may lose events
+#: without a sign.
 SILENCE_S = 2.0
 MAX_SILENCE_S = 8.0
-#: Seconds that Redis may be away before a reader gives up.
+#: Seconds that Redis may be unreachable before a reader gives up.
 PATIENCE_S = 60.0
 
 
 class Mailbox:
-    """Raw events on their way from the subscriber to one response; bounded, never blocks the subscriber.
+    """Passes raw events from the subscriber to one response; bounded, never blocks the subscriber.
 
-    Waiting has no timeout of its own, which would cost a timer per token: the subscriber wakes all readers
-    together every now and then (:meth:`tick`). A reader that waits may be spared the waking, too: its
-    ``offer`` is called instead. It must not switch greenlets.
+    Waiting has no timeout, since that would cost a timer per token. Instead, the subscriber wakes all readers
+    together at intervals (:meth:`tick`). A waiting reader may give an ``offer`` function, which then takes
+    events without waking the reader. ``offer`` must not switch greenlets.
     """
 
     def __init__(self, limit: int = MAILBOX_LIMIT) -> None:
@@ -61,19 +61,19 @@ class Mailbox:
             self._is_stale = True
 
     def mark_stale(self) -> None:
-        """Have the reader look into the log: events may have passed by unheard."""
+        """Tell the reader to read the log, since it may have missed events."""
         self._is_stale = True
         self._queue.put(None)
 
     def tick(self) -> None:
-        """Wake the reader, to look at its clock and its client."""
+        """Wake the reader so that it checks its clock and its client."""
         if self._queue.empty():
             self._queue.put(None)
 
     def take(self, offer: Offer | None = None) -> list[dict[str, Any]]:
-        """Everything there is, after waiting for the first event or tick; may be empty.
+        """Wait for an event or a tick, then return all events in the mailbox; may be empty.
 
-        While it waits, each event goes to ``offer``, and wakes it only if that doesn't take it.
+        Meanwhile each event goes to ``offer`` first, and wakes the reader only if ``offer`` doesn't take it.
         """
         queue, found = self._queue, []
         self._offer = offer
@@ -90,7 +90,7 @@ class Mailbox:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the reader waits and would be spared."""
+        """Whether the reader waits with an ``offer``, so that an event needn't wake it."""
         return self._offer is not None
 
     def claim_stale(self) -> bool:
@@ -100,13 +100,13 @@ class Mailbox:
 
 
 class Log(Protocol):
-    """What a listener needs of :class:`tasks.store.requests.RequestStore`."""
+    """The part of :class:`tasks.store.requests.RequestStore` that a listener uses."""
 
     def read_log(self, request_id: str, after: int = 0) -> list[Event]:
         """The events numbered above ``after``, in order."""
 
     def watch(self, request_id: str, channel: str) -> State | None:
-        """Publish the request's events on ``channel`` too; its state, or ``None`` when unknown."""
+        """Have the request's events published on ``channel`` too; return its state, ``None`` when unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Source:
     Attributes:
         mailbox: where the subscriber puts the request's events.
         log: the request store.
-        channel: this process's channel, watched again whenever the log is read.
-        clock: seconds, monotonic.
+        channel: this process's channel; each read of the log asks again for events on it.
+        clock: returns monotonic seconds.
     """
 
     mailbox: Mailbox
@@ -127,13 +127,13 @@ class Source:
 
 
 class Listener:
-    """Reads one request's events. Not for two threads at once.
+    """Reads one request's events; not safe for two threads at once.
 
     Args:
-        source: where they come from.
-        request_id: the request.
+        source: where the events come from.
+        request_id: the request's id.
         after: number of the last event the reader has.
-        is_behind: read the log first; for a request whose events may have begun before the mailbox was known.
+        is_behind: read the log first, since the request may have had events before the mailbox was made.
     """
 
     def __init__(self, source: Source, request_id: str, *, after: int = 0, is_behind: bool = False) -> None:
@@ -154,17 +154,17 @@ class Listener:
         return self.end is not None
 
     def pass_on(self, sink: Sink) -> None:
-        """From now on, :meth:`take` waits on while ``sink`` takes what comes.
+        """From now on, give events to ``sink``; :meth:`take` keeps waiting while ``sink`` takes them.
 
-        ``sink`` is called in order, in the subscriber's greenlet, and must not switch to another.
+        ``sink`` gets the events in order, in the subscriber's greenlet, and must not switch greenlets.
         """
         self._sink = sink
 
     def take(self) -> list[Event]:
-        """The next events in order, after waiting for the first or for the subscriber's tick; may be empty.
+        """Wait for an event or the subscriber's tick, then return the next events in order; may be empty.
 
         Raises:
-            ApiError: 503 when Redis has been away for :data:`PATIENCE_S`, or at an event of a newer format
+            ApiError: 503 when Redis was away for :data:`PATIENCE_S`, or when an event has a newer format
                 than this process knows.
         """
         try:
@@ -181,13 +181,13 @@ class Listener:
         return events
 
     def until_over(self, check: Callable[[], None]) -> Iterator[Event]:
-        """All events up to the end; ``check`` is called in between, once a tick at least, and may raise."""
+        """Yield all events up to the end; call ``check``, which may raise, at least once per tick."""
         while not self.is_over:
             yield from self.take()
             check()
 
     def _offer(self, raw: dict[str, Any]) -> bool:
-        if FIELD in raw or "end" in raw or not {"s", "t"} <= raw.keys():  # the long way knows what to do
+        if FIELD in raw or "end" in raw or not {"s", "t"} <= raw.keys():  # ``_next`` handles these
             return False
         seq, sink = raw["s"], self._sink
         if seq != self.seq + 1 or sink is None or not sink(seq, raw["t"]):
@@ -204,7 +204,7 @@ class Listener:
                 elif event.seq > self.seq:
                     self._must_read = True
                     break
-        except UnreadableError:  # whatever it was, the log has the events
+        except UnreadableError:  # the log has the events
             self._must_read = True
         return events
 
@@ -248,11 +248,11 @@ class Listener:
             raise ApiError(
                 503,
                 "store_unavailable",
-                f"The request store (Redis) has been away too long; the request goes on when it is back: "
+                f"The request store (Redis) can't be reached. The request continues when it is back: "
                 f"GET /v1/requests/{self.request_id}.",
                 retry_after_s=5,
             )
 
     def _lost(self) -> Event:
-        message = "The request's record is gone: it was kept no longer, or the store lost it. Send it again."
+        message = "The request's record has expired or was lost. Send the request again."
         return Event(self.seq + 1, end=End(State.FAILED, error=Failure(ErrorCode.INTERNAL, message)))

@@ -1,7 +1,7 @@
-"""Server-sent events: how a request's events go over the wire.
+"""Writes a request's events as server-sent events.
 
-A message's ``id`` is the number of the event it completes, so ``Last-Event-ID`` says what a client has. The
-chunks that open and close an answer carry no new text and may be sent again.
+A message's ``id`` is the number of the event it completes, so ``Last-Event-ID`` tells which events a client
+has. The chunks that open and close an answer carry no new text and may be sent again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DONE = b"data: [DONE]\n\n"
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",  # nginx would gather the chunks
+    "X-Accel-Buffering": "no",  # keeps nginx from buffering the chunks
 }
 
 
@@ -33,20 +33,20 @@ def message(data: str, seq: int) -> bytes:
 
 
 def error_message(error: ApiError) -> bytes:
-    """An error once the status has been sent."""
+    """An error as a message, for when the HTTP status has already been sent."""
     return f"data: {json.dumps(error.body)}\n\n".encode("ascii")
 
 
 class EventStream:
-    """The body of a stream.
+    """The body of a streamed response.
 
     Args:
-        answer: how chunks are written.
-        listener: the events.
+        answer: writes the chunks.
+        listener: reads the events.
         check: raises ``ClientGoneError`` when the client has gone.
-        heartbeat_s: seconds of silence before a comment.
+        heartbeat_s: seconds of silence before a comment is sent.
         after: number of the last event the client has; its text is not sent again.
-        wire: the short way to the client, if there is one.
+        wire: sends straight to the client's socket; ``None`` if that isn't possible.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is a part of it
@@ -64,15 +64,15 @@ class EventStream:
         self._first: list[Event] = []
         self._is_open = after > 0
         self._checked = time.monotonic()
-        #: Whether the stream ended by itself, rather than because its client went away.
+        #: Whether the stream was sent to its end, rather than stopped because its client had gone.
         self.is_complete = False
 
     def wait_first(self, timeout_s: float) -> None:
-        """Wait for the first event, so that a refusal is still a real status.
+        """Wait for the first event, so that an early error can still be sent as an HTTP status.
 
         Raises:
             ApiError: the request ended with an error and no text.
-            ClientGoneError: nobody waits for the status any more.
+            ClientGoneError: the client has gone.
         """
         deadline = time.monotonic() + timeout_s
         while not self._first and time.monotonic() < deadline:
@@ -83,7 +83,7 @@ class EventStream:
             raise from_failure(end.error)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Everything from the first event to the end; stops without a word when the client has gone."""
+        """Yield everything from the first event to the end; stop silently when the client has gone."""
         try:
             if self._first:
                 yield self._render(self._first)
@@ -116,7 +116,7 @@ class EventStream:
                 self._wire.flush()
 
     def _shorten(self) -> None:
-        """Send by the short way from now on, while the events come one by one: the headers are out."""
+        """From now on, send single events straight to the client's socket; the headers have been sent."""
         if self._wire is not None and self._is_open:
             self._listener.pass_on(self._push)
 
@@ -161,7 +161,7 @@ class EventStream:
 
 
 def last_event_id(value: str | None) -> int:
-    """Number of the last event a client has; 0 from the start or for what isn't one of our ids."""
+    """Number of the last event a client has; 0 without an id or with one that this server didn't send."""
     with suppress(ValueError):
         if value and value.isascii() and value.isdigit():
             return int(value[:15])

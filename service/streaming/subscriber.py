@@ -1,7 +1,7 @@
-"""One pub/sub connection per API process, which only hands messages on.
+"""Receives an API process's pub/sub messages over one connection and passes them on.
 
-It has its own loop rather than redis-py's, which subscribes again without a word after a lost connection:
-here every reader is told to look into the log whenever events may have passed by unheard.
+It doesn't use redis-py's loop, which silently subscribes again after a lost connection. This loop tells
+every reader to read the log whenever events may have been missed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEAD_S = 6.0
 CONNECT_S = 3.0
 #: Seconds between two wake-ups of all readers.
 TICK_S = 0.5
-#: Seconds before the first attempt to connect again, and at most; doubled each time.
+#: Seconds of pause before connecting again, at first and at most. Each pause is twice the one before.
 BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 
@@ -41,8 +41,8 @@ class Subscriber:
     """Receives the events of this process's requests.
 
     Args:
-        redis: gives the address; the subscriber makes a connection of its own.
-        on_freed: called with a model's name when a place in its queue became free.
+        redis: gives the address; the subscriber opens its own connection.
+        on_freed: called with a model's name when a place in its queue becomes free.
         api_id: this process's unique name.
     """
 
@@ -59,15 +59,15 @@ class Subscriber:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the server has confirmed the subscription and the connection lives."""
+        """Whether Redis has confirmed the subscription and the connection is alive."""
         return self._is_ready.is_set()
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait for the subscription's confirmation; whether it came."""
+        """Wait for the subscription's confirmation; return whether it came."""
         return self._is_ready.wait(timeout_s)
 
     def start(self) -> None:
-        """Begin to receive and to tick, in threads (greenlets under gevent) of their own."""
+        """Start receiving and ticking, each in its own thread (a greenlet under gevent)."""
         for name, run in (("subscriber", self.run), ("ticks", self._tick)):
             threading.Thread(target=run, name=name, daemon=True).start()
 
@@ -79,7 +79,7 @@ class Subscriber:
 
     @contextmanager
     def mailbox(self, request_id: str) -> Iterator[Mailbox]:
-        """A mailbox for the request's events; several readers of one request each have their own."""
+        """A mailbox for the request's events; each reader of a request has its own."""
         box = Mailbox()
         with self._changing:
             self._mailboxes[request_id] = (*self._mailboxes.get(request_id, ()), box)
@@ -109,7 +109,10 @@ class Subscriber:
                 self._check_alive()
 
     def _check_alive(self) -> None:
-        """Wake a connection whose other side is gone; reads have no timeout, which would cost one a token."""
+        """Ping a silent connection and close a dead one.
+
+        Reads have no timeout, since that would cost a timer per token.
+        """
         silent_s = time.monotonic() - self._heard
         if not self.is_ready or silent_s < PING_S:
             return
@@ -120,7 +123,7 @@ class Subscriber:
 
     def _connect(self) -> None:
         pool = self._redis.connection_pool
-        # RESP2: a message is a plain list there, which costs least to read.
+        # In RESP2 a message is a plain list, which is the cheapest to read.
         options = {**pool.connection_kwargs, "protocol": 2, "socket_timeout": None}
         connection = pool.connection_class(**options)
         self._connection = connection
@@ -149,7 +152,7 @@ class Subscriber:
             for request_id, event, *_ in json.loads(payload):
                 for box in mailboxes.get(request_id, ()):
                     box.put(event)
-        except (ValueError, TypeError, LookupError):  # whatever it was, the log has the events
+        except (ValueError, TypeError, LookupError):  # the log has the events
             log.warning("What was published can't be read: %.200r", payload)
             self._mark_all_stale()
 

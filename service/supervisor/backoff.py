@@ -1,4 +1,4 @@
-"""When a part that died runs again, and when it has died too often."""
+"""Decides when a part that died starts again, and when it has died too often."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import deque
 
 
 class Backoff:
-    """Doubles the delay with each death inside a window, and gives up after ``max_deaths`` in it.
+    """Doubles the delay with each death inside a window, and gives up after ``max_deaths`` in the window.
 
-    Pure: the clock is the caller's. All times are in seconds.
+    The caller reads the clock. All times are in seconds.
     """
 
     def __init__(self, max_deaths: int = 5, window_s: float = 60.0, first_s: float = 0.1) -> None:

@@ -6,4 +6,4 @@ class ServiceError(Exception):
 
 
 class HopelessError(ServiceError):
-    """A part ended that would end again in the same way, until something is changed."""
+    """A part ended, and would end in the same way again until the user changes something."""

@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 class Follower:
-    """Hands each new whole line of some logs to ``show``, with the log's name."""
+    """Passes each new whole line of some logs to ``show``, with the log's name."""
 
     def __init__(self, logs: list[Path], show: Callable[[str, str], None]) -> None:
         self._offsets = {log: log.stat().st_size if log.exists() else 0 for log in logs}
         self._show = show
 
     def poll(self) -> None:
-        """Show what came since the last call."""
+        """Show the lines that came since the last call."""
         for log, offset in self._offsets.items():
             if log.exists():
                 self._offsets[log] += self._show_from(log, offset)

@@ -1,8 +1,8 @@
 """A process that ends process groups when its standard input ends, so that a killed supervisor leaves none.
 
-It reads ``+PID`` and ``-PID`` lines. Run by its path with ``-I -S``: standard library only, a few MB, and
-it starts in a hundredth of a second. Valkey's log is in the page cache by the time it acknowledges
-anything, so SIGKILL loses nothing of it.
+It reads ``+PID`` and ``-PID`` lines. It is started by its path with ``-I -S`` and uses only the standard
+library, so that it takes a few MB and starts in a hundredth of a second. Valkey writes its append-only file
+to the page cache before it acknowledges anything, so SIGKILL loses none of it.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import sys
 
 
 def main() -> None:
-    """Serve until end of input."""
+    """Read lines until the input ends, then kill the groups that are left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class KeeperLink:
-    """Starts a keeper. It inherits ``lock``, a descriptor, so the state stays locked until it is done."""
+    """Starts a keeper; it inherits the descriptor ``lock``, so the state stays locked until it is done."""
 
     def __init__(self, lock: int) -> None:
         self._keeper = subprocess.Popen(
@@ -21,11 +21,11 @@ class KeeperLink:
         )
 
     def guard(self, group: int) -> None:
-        """End ``group`` should this process end without :meth:`release`."""
+        """Have the keeper end ``group`` if this process ends without :meth:`release`."""
         self._send(f"+{group}\n")
 
     def release(self, group: int) -> None:
-        """``group`` is gone."""
+        """Tell the keeper that ``group`` has ended."""
         self._send(f"-{group}\n")
 
     def close(self) -> None:

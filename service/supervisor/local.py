@@ -1,4 +1,4 @@
-"""The whole service on one machine, as a context."""
+"""The whole service on one machine, as a context manager."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Show = Callable[[str, str], None]
 def running(
     plan: Plan, signals: Signals, tell: Callable[[str], None], show: Show | None = None
 ) -> Iterator[Supervisor]:
-    """Everything in ``plan`` runs inside the context, and nothing of it after.
+    """Run everything in ``plan`` inside the context, and end it all afterwards.
 
-    ``tell`` hears what goes on; ``show``, when given, each line that a part logs.
+    ``tell`` gets texts about what is happening; ``show``, if given, gets each line that a part logs.
 
     Raises:
-        ServiceError: the state is another's, or a part can't start or go on.
+        ServiceError: another service uses the state, or a part can't start or go on.
     """
     with locked(plan.state) as lock:
         chosen = parts(plan)
@@ -41,6 +41,6 @@ def running(
 
 
 def _rotate(part: Part) -> None:
-    """Each run has its own log; the one before is kept."""
+    """Each start of the service has its own log; the log before it is kept."""
     if part.log.exists():
         part.log.replace(part.log.with_suffix(".log.1"))

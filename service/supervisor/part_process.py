@@ -44,16 +44,16 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether the part's own process lives."""
+        """Whether the part's main process is alive."""
         return self._process.poll() is None
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it ended in a way that says: another one would end like this."""
+        """Whether its exit status says that a new process would end in the same way."""
         return self._process.poll() == HOPELESS
 
     def last_words(self) -> str:
-        """Why it can't go on: its one message, or else the end of what it wrote."""
+        """Why the part can't go on: the message that it left, or else the end of its output."""
         told = self.part.last_words(time.monotonic() - self._started)
         return told or f"The {self.death()}:\n{self.last_lines()}"
 
@@ -64,13 +64,13 @@ class Child:
         return f"{self.part.name} ended ({how})"
 
     def last_lines(self, count: int = 15) -> str:
-        """The end of what this process wrote."""
+        """The last lines that this process wrote."""
         with self.part.log.open("rb") as log:
             log.seek(self._log_start)
             return b"\n".join(log.read().splitlines()[-count:]).decode(errors="replace")
 
     def stop(self, signals: Signals) -> None:
-        """SIGTERM; SIGKILL after the part's time, or when the user asks a second time."""
+        """Send SIGTERM; send SIGKILL after ``stop_timeout_s``, or when the user asks a second time."""
         deadline = time.monotonic() + self.part.stop_timeout_s
         if self.is_running:
             self._process.terminate()
@@ -80,7 +80,7 @@ class Child:
 
     def kill(self) -> None:
         """End the whole group now, whether or not its leader lives; then forget it."""
-        if self._is_gone:  # by now its number may be another's
+        if self._is_gone:  # another process may have its number by now
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

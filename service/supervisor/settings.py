@@ -1,4 +1,4 @@
-"""Settings of a service that runs on one machine, beside those of its parts."""
+"""Settings of a service that runs on one machine, in addition to its parts' settings."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class LocalSettings(FileBackedSettings):
 
     state_dir: Path = Field(
         default_factory=lambda: user_state_path("inference-server"),
-        description="Folder of the embedded Valkey's data, of logs and a lock; default: in XDG's state home.",
+        description="Folder for the embedded Valkey's data, logs and a lock; default: in XDG's state home.",
     )

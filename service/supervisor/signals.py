@@ -1,4 +1,4 @@
-"""Sleep until a signal, a child's end or a deadline, without threads and without missing one."""
+"""Sleeps until a signal, a child's end or a deadline, without threads, and misses no signal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import socket
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-#: What asks a service to end: Ctrl-C, ``kill``, and a terminal that was closed.
+#: Signals that ask a service to end: Ctrl-C, ``kill``, and a closed terminal.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
     """Notes signals while the context is open.
 
-    ``stopping`` are those counted in :attr:`num_stops` in place of their usual effect.
+    The signals in ``stopping`` are counted in :attr:`num_stops` instead of their usual effect.
     """
 
     def __init__(self, stopping: tuple[signal.Signals, ...] = ()) -> None:

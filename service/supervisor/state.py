@@ -1,4 +1,4 @@
-"""The folder that a service on one machine keeps its state in, locked by the service that uses it."""
+"""The state folder of a service on one machine, locked by the service that uses it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _GRACE_S = 1.0
 
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Hold ``folder``, made when missing; gives the lock's descriptor.
+    """Lock ``folder``, which is made if missing, and give the lock's descriptor.
 
     Raises:
-        ServiceError: another service holds it, or it can't be written.
+        ServiceError: another service has locked it, or it can't be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -15,18 +15,20 @@ from service.supervisor.part_process import Child
 from service.supervisor.programs.part import Part
 from service.supervisor.signals import Signals
 
-#: Seconds between two looks: at a part that starts, at logs that are followed, and when all is well.
+#: Seconds between two checks: of a part that starts, of logs that are followed, and when all is well.
 _POLL_S, _FOLLOW_S, _IDLE_S = 0.05, 0.2, 60.0
 
 
 class Supervisor:
-    """A context: the parts run inside it. Entering returns when all are ready, or when asked to stop.
+    """A context manager: the parts run inside it.
+
+    Entering returns when all parts are ready, or when a signal asks to stop.
 
     Args:
         parts: in the order to start them.
-        signals: open; its ``num_stops`` asks for an orderly end, and at two for an end at once.
-        keeper: ends the parts should this process be killed.
-        tell: hears what goes on, for a person.
+        signals: open; a ``num_stops`` of one asks for an orderly end, of two for an end at once.
+        keeper: ends the parts if this process is killed.
+        tell: gets texts about what is happening, for a person.
         follower: shows what the parts log, if that is wanted.
 
     Raises:
@@ -71,7 +73,7 @@ class Supervisor:
         self._stop()
 
     def watch(self) -> None:
-        """Restart what dies, until asked to stop."""
+        """Restart parts that die, until a signal asks to stop."""
         while not self._signals.num_stops:
             self._plan_restarts()
             self._restart_due()
@@ -98,7 +100,7 @@ class Supervisor:
         for name, child in self._children.items():
             if child.is_running or name in self._due:
                 continue
-            child.kill()  # what it may have left behind holds its port, or its memory
+            child.kill()  # processes that it left behind may hold its port or memory
             _refuse_if_hopeless(child)
             delay = self._backoffs[name].delay_after_death(now)
             if delay is None:

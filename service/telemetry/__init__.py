@@ -1,1 +1,1 @@
-"""What can be seen of an API process: request log, metrics, traces."""
+"""An API process's request log, metrics and traces."""

@@ -1,4 +1,4 @@
-"""Prometheus' histogram, to which all the gaps of an answer are added at once."""
+"""A Prometheus histogram that takes all gaps between an answer's tokens at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client import Histogram
 
 
 class BulkHistogram(Histogram):
-    """One addition a bucket instead of one a value, each of which writes to a file of all API processes."""
+    """Adds once per bucket instead of once per value, since each addition writes to a metrics file."""
 
     def observe_all(self, values: Sequence[float]) -> None:
         """Observe every value."""

@@ -1,4 +1,4 @@
-"""What an API process does beside answering: count what finished, expire what waited too long, look round."""
+"""Runs an API process's background loops: counting finished requests, housekeeping, pinging Redis."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that reading the outcomes waits for one; below the client's socket timeout.
+#: Seconds to wait for an outcome; must stay below the Redis client's socket timeout.
 OUTCOME_WAIT_S = 2
-#: Outcomes read at once after the first, and seconds until the next ones: read one by one, each would
-#: delay the request that comes after it.
+#: Maximum outcomes per read after the first, and seconds between batches. Reading them one by one would
+#: delay the requests that come after.
 OUTCOME_BATCH = 100
 OUTCOME_PAUSE_S = 0.2
-#: Seconds before a step that failed runs again.
+#: Seconds before the next turn after one that failed.
 RETRY_S = 1.0
 
 
 class Loop:
-    """Runs ``step`` again and again in a thread (a greenlet under gevent), whatever it raises.
+    """Calls ``step`` again and again in a thread (a greenlet under gevent), whatever it raises.
 
     Args:
         name: for the log.
-        step: one turn.
+        step: does one turn.
         pause_s: seconds between two turns.
     """
 
@@ -44,11 +44,11 @@ class Loop:
         self._is_failing = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the loop."""
         threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def stop(self) -> None:
-        """End after the present turn."""
+        """Stop the loop after the current turn."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -76,7 +76,7 @@ class Loop:
 
 
 class Pinger:
-    """Measures how long Redis takes to answer; ``observe`` hears it, in seconds."""
+    """Measures how long Redis takes to answer and passes the seconds to ``observe``."""
 
     def __init__(self, redis: Redis, observe: Callable[[float], None]) -> None:
         self._redis, self._observe = redis, observe
@@ -89,20 +89,20 @@ class Pinger:
 
 
 class OutcomeReader:
-    """Takes finished requests' outcomes off the list in Redis, each exactly once among all API processes."""
+    """Takes finished requests' outcomes off a list in Redis; only one API process gets each outcome."""
 
     def __init__(self, redis: Redis, observe: Callable[[Outcome], None]) -> None:
         self._redis, self._observe = redis, observe
 
     def step(self) -> None:
-        """Wait for an outcome, then count all there are. Raises ``redis.RedisError``."""
+        """Wait for an outcome, then count all outcomes. Raises ``redis.RedisError``."""
         first = cast("list[bytes] | None", self._redis.brpop([redis_names.OUTCOMES], timeout=OUTCOME_WAIT_S))
         if first is not None:
             self._count(first[1])
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Count all there are, so that who asks now is told of all that has finished. Raises likewise."""
+        """Count all outcomes, so that the metrics are up to date. Raises ``redis.RedisError``."""
         while found := cast("list[bytes] | None", self._redis.rpop(redis_names.OUTCOMES, OUTCOME_BATCH)):
             for raw in found:
                 self._count(raw)

@@ -1,8 +1,8 @@
-"""The figures at ``/metrics``: named as vLLM's are, right across API processes.
+"""The metrics at ``/metrics``: named like vLLM's, and correct across API processes.
 
-What finished is told by the scripts that finish it, on a list in Redis that all API processes read: each
-request is counted once, whichever process streamed it or answered polls. What is (waiting, running, slots)
-is read from Redis when asked for.
+The scripts that finish a request put its outcome on a list in Redis, which all API processes read. So each
+request is counted once, whichever process streamed it or answered polls. The current state (waiting,
+running, slots) is read from Redis when a client asks for ``/metrics``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class Metrics:
-    """This process's counters and histograms; :meth:`render` adds up those of all API processes.
+    """This process's counters and histograms; :meth:`render` adds those of all other API processes.
 
     Args:
-        live: what is read at the moment of asking.
+        live: reads the current state whenever the metrics are rendered.
     """
 
     def __init__(self, live: Collector) -> None:
@@ -63,7 +63,7 @@ class Metrics:
         self._expected: set[str] = set()
 
     def expect(self, models: Iterable[str]) -> None:
-        """Show everything at 0 before its first event: from nothing to 1, a rate sees no growth."""
+        """Show every metric at 0 before its first event, so that Prometheus' rates count that event, too."""
         for reason in names.REFUSAL_REASONS:
             self._refused.labels(reason)
         for model in set(models) - self._expected:
@@ -89,7 +89,7 @@ class Metrics:
         self._queued.labels(model).observe(timings.queue_ms / 1e3)
         self._reused.labels(model).inc(timings.cache_n)
         self._attempts.labels(model).inc(timings.attempts)
-        # Those that a request ended too early to have are 0.
+        # A time is 0 when the request ended too early to have it.
         for histogram, spent_ms in (
             (self._first, timings.ttft_ms),
             (self._prefill, timings.prompt_ms),
@@ -103,11 +103,11 @@ class Metrics:
         self._refused.labels(error.code).inc()
 
     def pinged(self, seconds: float) -> None:
-        """Redis answered a ping after so long."""
+        """Record how many seconds Redis took to answer a ping."""
         self._trip.labels("ping").observe(seconds)
 
     def render(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """All metrics, in Prometheus' text format."""
         registry = self._own
         if self._is_multiprocess:
             registry = CollectorRegistry()
@@ -122,13 +122,13 @@ def _only(collector: Collector) -> CollectorRegistry:
 
 
 class LiveGauges(Collector):
-    """What Redis says now; only ``inference_store_up 0`` when it says nothing.
+    """The current state from Redis; only ``inference_store_up 0`` when Redis doesn't answer.
 
     Args:
-        store: for the running requests.
-        registry: for models, children and slots.
-        waiting: requests that wait for a model.
-        limit: requests that may wait for a model.
+        store: gives the running requests.
+        registry: gives the models, children and slots.
+        waiting: returns how many requests wait for a model.
+        limit: the cap, which is how many requests may wait for a model.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LiveGauges(Collector):
         self._store, self._registry, self._waiting, self._limit = store, registry, waiting, limit
 
     def collect(self) -> Iterator[Metric]:
-        """Read them."""
+        """Read the gauges."""
         try:
             found = [*self._requests(), *self._requeued(), *self._children()]
         except RedisError as error:
@@ -168,7 +168,7 @@ class LiveGauges(Collector):
 def _present(children: Iterable[Child]) -> dict[tuple[str, str, str], Child]:
     """The children by model, worker and number.
 
-    Where a dead one is still registered beside its replacement, the one that has counted more is the latter.
+    If a dead child is still registered beside its replacement, the replacement has the higher counts.
     """
     found: dict[tuple[str, str, str], Child] = {}
     for child in sorted(children, key=lambda child: sum(child.work.values())):

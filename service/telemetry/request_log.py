@@ -1,4 +1,4 @@
-"""One line in the log for each HTTP request, when its answer is complete: what was asked and what it cost."""
+"""Logs one line for each HTTP exchange when its answer is complete: what was asked and what it cost."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEADER = "X-Request-Id"
-#: Asked for every few seconds by probes and dashboards, or the page's files; their lines are of level debug.
+#: Paths that probes and dashboards ask for every few seconds, and the page's files; logged at level debug.
 PROBED = ("/healthz", "/readyz", "/metrics", "/v1/status", "/assets/")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What is known so far of the HTTP request in hand.
+    """The log entry of one HTTP exchange, filled in as more becomes known.
 
     Attributes:
-        id: the generation that it is about, or one of its own.
+        id: the id of the request that the exchange is about, or a new one.
         model: the served model's name.
-        outcome: how it ended, unless ``listener`` tells.
-        error: an error's code.
-        listener: has heard the generation's end, if that has come.
-        prompt: what was asked, if that is to be logged.
-        started: by the monotonic clock in seconds.
+        outcome: how the exchange ended, unless ``listener`` knows the request's end.
+        error: the error's code, if any.
+        listener: knows the request's end once it has come.
+        prompt: the prompt, if prompts are logged.
+        started: when the exchange began, in monotonic seconds.
     """
 
     id: str
@@ -53,42 +53,42 @@ class Exchange:
     started: float = field(default_factory=time.monotonic)
 
     def name(self, request_id: str) -> None:
-        """Know the generation that this is about; what is logged meanwhile has its id."""
+        """Set the id of the request that the exchange is about; all log lines from now on carry it."""
         self.id = request_id
         bind_contextvars(id=request_id)
 
     def accept(self, asked: GenerateRequest, *, with_prompt: bool = False) -> None:
-        """Know what is asked for."""
+        """Record what the client asked for."""
         self.name(asked.id)
         self.model = asked.model
         if with_prompt:
             self.prompt = asked.prompt or [(turn.role, turn.content) for turn in asked.messages or ()]
 
     def follow(self, listener: Listener) -> None:
-        """Know who hears the generation's end."""
+        """Record the listener that will know the request's end."""
         self.name(listener.request_id)
         self.listener = listener
 
     def fail(self, error: ApiError) -> None:
-        """Know what the client is told instead of an answer."""
+        """Record the error that the client gets instead of an answer."""
         self.error = error.code
         if self.model is not None and not error.was_accepted:
             self.outcome = "refused"
 
     @property
     def end(self) -> End | None:
-        """The generation's end, if it came."""
+        """The request's end, if it has come."""
         return None if self.listener is None else self.listener.end
 
     @property
     def told_outcome(self) -> str | None:
-        """The generation's, unless the answer was cut short before."""
+        """The request's outcome if it has ended, else the exchange's; ``cut`` if the answer was cut short."""
         if self.end is not None:
             return self.end.state.value
         return self.outcome or (None if self.listener is None else "cut")
 
     def fields(self) -> dict[str, Any]:
-        """What is worth saying, times in milliseconds."""
+        """The fields to log; times are in milliseconds."""
         told = {
             "id": self.id,
             "model": self.model,
@@ -102,17 +102,17 @@ class Exchange:
 
 
 def present() -> Exchange:
-    """That of the HTTP request in hand."""
+    """The current HTTP exchange's log entry."""
     exchange: Exchange = g.exchange
     return exchange
 
 
 def register(app: Flask) -> None:
-    """Log every request of ``app``, and tell its client the id to look for."""
+    """Log every HTTP exchange of ``app``, and send the client its id in a header."""
 
     @app.before_request
     def begin() -> None:
-        clear_contextvars()  # of the request before on this connection
+        clear_contextvars()  # left from the previous exchange on this connection
         named = str((request.view_args or {}).get("request_id", ""))
         g.exchange = Exchange(f"req-{uuid.uuid4().hex}")
         g.exchange.name(named if _ID.fullmatch(named) else g.exchange.id)
@@ -134,7 +134,7 @@ def _write(exchange: Exchange, about: dict[str, Any]) -> None:
 
 
 def _cost(end: End) -> dict[str, Any]:
-    """Tokens, and times from acceptance."""
+    """The error's code, the tokens, and the times since the request was accepted."""
     told: dict[str, Any] = {"error": None if end.error is None else end.error.code.value}
     if end.usage is not None:
         told |= {"prompt_tokens": end.usage.prompt_tokens, "tokens": end.usage.completion_tokens}

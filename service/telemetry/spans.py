@@ -1,6 +1,6 @@
-"""The spans of an API process: Flask's and Redis's by their instrumentation, and each answer's to its end.
+"""Makes an API process's spans: Flask's and Redis's by their instrumentation, and one for each answer.
 
-This is imported only where traces are wanted.
+This module is imported only if traces are wanted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def instrument(app: Flask, settings: ApiSettings) -> TracerProvider:
-    """Trace ``app`` and what it asks of Redis; what sends the spans, to be shut down at the end."""
+    """Trace ``app`` and its Redis commands; return the spans' sender, to be shut down at the end."""
     provider = make_provider(settings, "inference-api", closes_itself=False)
     probes = ",".join(f"^https?://[^/]+{path}" for path in PROBED)
     FlaskInstrumentor().instrument_app(  # type: ignore[no-untyped-call]
@@ -37,7 +37,7 @@ def instrument(app: Flask, settings: ApiSettings) -> TracerProvider:
 
 
 def _trace_answers(app: Flask, tracer: Tracer) -> None:
-    """Flask's own span ends when a stream begins; this one when the last token has been sent."""
+    """Add a span that ends when the last token was sent; Flask's own span ends when a stream begins."""
 
     @app.after_request
     def follow(response: Response) -> Response:

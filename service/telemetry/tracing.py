@@ -1,4 +1,4 @@
-"""Traces of HTTP requests, if an OTLP endpoint is set; without one none of it is imported."""
+"""Traces HTTP exchanges if an OTLP endpoint is set; otherwise the tracing libraries aren't imported."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from service.settings import ApiSettings
 
 
-#: Among the application's extensions: what sends its spans.
+#: Key of the spans' sender among the application's extensions.
 EXTENSION = "tracing"
 
 
 def instrument(app: Flask, settings: ApiSettings) -> None:
-    """Trace ``app``. To be called in the process that serves, since it starts a thread."""
+    """Trace ``app``; call it in the process that serves, since it starts a thread."""
     if is_wanted(settings):
         from service.telemetry import spans
 
@@ -26,7 +26,7 @@ def instrument(app: Flask, settings: ApiSettings) -> None:
 
 
 def message_headers(settings: ApiSettings) -> Callable[[dict[str, str]], None]:
-    """What adds the present trace's context to a message's headers; nothing where there are no traces."""
+    """A function that adds the current trace's context to a message's headers, if traces are wanted."""
     if not is_wanted(settings):
         return lambda _headers: None
     from opentelemetry import propagate
@@ -35,7 +35,7 @@ def message_headers(settings: ApiSettings) -> Callable[[dict[str, str]], None]:
 
 
 def close(app: Flask | None) -> None:
-    """Send the spans that are left, for a bounded time; of an application that may never have been built."""
+    """Send the remaining spans, within a bounded time; ``app`` is ``None`` if it was never built."""
     provider = None if app is None else app.extensions.get(EXTENSION)
     if provider is not None:
         provider.shutdown()

@@ -1,4 +1,4 @@
-"""How ``top`` looks."""
+"""Draws the screen of ``top``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from service.top.rates import History, e2e_ms, fresh, other_ms
 from tasks.contract.percentile import percentile
 from tasks.contract.status import Child, FinishedRequest, Status
 
-#: Cells of a time line, at most; of the columns beside it; of those that only fit on a wide terminal.
+#: Cells of the longest time line; of the columns beside it; of the columns that need a wide terminal.
 BAR = 36
 BESIDE, EXTRA = 54, 20
 #: Cells of the line of rates.
 RATES = 24
 LEVELS = "▁▂▃▄▅▆▇█"
-#: Phase of a request → what it is drawn with, in the order of time; to be told apart without colours, too.
+#: Phase of a request, in the order of time → its block and colour; the blocks differ even without colours.
 PHASES = {
     "queue": ("░", "yellow"),
     "other": ("·", "bright_black"),
@@ -30,7 +30,10 @@ PHASES = {
 def view(
     status: Status, history: History, size: tuple[int, int], problem: str | None = None
 ) -> RenderableType:
-    """All of it, in ``size``: cells of a line, recent requests; ``problem``: why there is nothing newer."""
+    """The whole screen, for ``size``: cells of a line, and the number of recent requests.
+
+    ``problem`` says why there is no newer status.
+    """
     width, num_rows = size
     parts: list[RenderableType] = [_figures(status, history), "", _children(status.children), ""]
     parts += (_legend(), _recent(status.recent[: max(num_rows, 0)], width))
@@ -75,7 +78,7 @@ def _rate(history: History) -> Text:
 
 
 def sparkline(values: list[float]) -> str:
-    """The values as a line of blocks, the largest the highest."""
+    """The values as a line of blocks; the largest value has the highest block."""
     most = max(values, default=0.0) or 1.0
     return "".join(LEVELS[round(value / most * (len(LEVELS) - 1))] for value in values)
 
@@ -86,7 +89,7 @@ def _pair(middle: list[float], high: list[float]) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """Milliseconds as people read them."""
+    """Milliseconds as text, in ms or s."""
     if ms is None:
         return "-"
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
@@ -136,7 +139,7 @@ def _shown(row: FinishedRequest, line: Text) -> list[RenderableType]:
 
 
 def timeline(row: FinishedRequest, longest_ms: float, most: int = BAR) -> Text:
-    """What a request's time went into; one that took ``longest_ms`` has ``most`` cells."""
+    """A request's phases as a line; a request that took ``longest_ms`` has ``most`` cells."""
     scale, spent, cells, line = most / longest_ms, 0.0, 0, Text()
     for phase, (block, colour) in PHASES.items():
         spent += other_ms(row) if phase == "other" else getattr(row, f"{phase}_ms")

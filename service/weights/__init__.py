@@ -1,1 +1,1 @@
-"""Getting model files, and asking llama.cpp about them in a process of its own."""
+"""Gets model files, and asks llama.cpp about them in a separate process."""

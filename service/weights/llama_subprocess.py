@@ -1,4 +1,4 @@
-"""Asks llama.cpp something in a process of its own: native code that fails must not take this one along."""
+"""Asks llama.cpp something in a separate process, so that a crash of native code doesn't end this one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class NativeError(Exception):
-    """It could not answer; the text is its last word on why."""
+    """The process could not answer; the text is its last error message."""
 
 
 def ask(module: str, *arguments: str) -> dict[str, Any]:
     """The JSON object that ``python -m module`` prints last. Raises :class:`NativeError`."""
-    # -P: the working directory may be anyone's, with a folder that is called ``tasks``.
+    # -P: don't import from the working directory, which may have another folder named ``tasks``.
     command = [sys.executable, "-P", "-m", module, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:

@@ -1,6 +1,6 @@
-"""Gets the default model: out of a package on the package index, checked, re-encoded, put in place whole.
+"""Gets the default model: downloads its package, checks the file, re-encodes it and puts it in place.
 
-Nothing here prints; a :class:`Progress` hears about each stage. Every failure is a :class:`ModelError`
+Nothing here prints; a :class:`Progress` is told of each stage. Every failure is a :class:`ModelError`
 whose text says what to do.
 """
 
@@ -21,10 +21,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Protocol
 
-#: The encoding served unless another is asked for, chosen by measurement; see ``models/README.md``.
+#: The default encoding, chosen by measurement; see ``models/README.md``.
 DEFAULT_ENCODING = "Q8_0"
 
-#: What llama.cpp calls its encodings; only names of this form are accepted.
+#: The form of llama.cpp's names for encodings; other names are refused.
 ENCODING_PATTERN = re.compile(r"(I?Q\d\w*|B?F16|F32)\Z")
 
 _ORIGINAL = "original.gguf"
@@ -33,26 +33,26 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 class ModelError(Exception):
-    """The model can't be had; the text says why and what to do."""
+    """Getting the model failed; the text says why and what to do."""
 
 
 class _CommandError(Exception):
-    """A command failed; the text is its own last word on why."""
+    """A command failed; the text is its last error message."""
 
 
 class Progress(Protocol):
-    """Hears how a fetch goes on."""
+    """Receives a fetch's progress."""
 
     def stage(self, text: str) -> None:
         """A new stage begins; ``text`` describes it to a person."""
 
     def advance(self, done: int, total: int) -> None:
-        """``done`` of ``total`` units of the stage are behind us; bytes or tensors."""
+        """``done`` of the stage's ``total`` units, which are bytes or tensors, are complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A GGUF file inside a wheel. ``sha256`` is the file's, not the wheel's; ``size`` is in bytes."""
+    """A GGUF file inside a wheel; ``size`` (in bytes) and ``sha256`` are the file's, not the wheel's."""
 
     requirement: str
     member: str
@@ -73,7 +73,7 @@ SMOLLM2 = Source(
 
 
 def models_dir() -> Path:
-    """Where models live: ``INFERENCE_MODELS_DIR``, else a checkout's ``models/``, else XDG's data home."""
+    """The models' folder: ``INFERENCE_MODELS_DIR``, else a checkout's ``models/``, else XDG's data home."""
     if chosen := os.environ.get("INFERENCE_MODELS_DIR"):
         return Path(chosen)
     if (_CHECKOUT / "pyproject.toml").is_file():
@@ -91,13 +91,13 @@ def default_model(encoding: str = DEFAULT_ENCODING) -> Path:
 def fetch(dest: Path, encoding: str, progress: Progress, source: Source = SMOLLM2) -> tuple[Path, bool]:
     """Put ``source`` re-encoded as ``encoding`` into the folder ``dest``.
 
-    Interrupted at any point, by whatever, it leaves nothing that a later run would take for the model.
+    However it is interrupted, it leaves nothing that a later call would take for the model.
 
     Returns:
-        The file's path, and whether this call made it (``False``: it was there and whole).
+        The file's path, and whether this call made it (``False``: a complete file was already there).
 
     Raises:
-        ModelError: the package, its content, the disk or the re-encoding was at fault.
+        ModelError: the download, the package's content, the disk or the re-encoding failed.
     """
     if not ENCODING_PATTERN.match(encoding):
         raise ModelError(f"{encoding!r} is no encoding of llama.cpp; try Q8_0, Q4_0, Q4_K_M or F16.")
@@ -113,10 +113,10 @@ def fetch(dest: Path, encoding: str, progress: Progress, source: Source = SMOLLM
 
 
 def reencode(source: Path, encoding: str, target: Path, progress: Progress) -> Path:
-    """Write the GGUF file ``source`` re-encoded as ``encoding`` to ``target``, which appears whole.
+    """Re-encode the GGUF file ``source`` as ``encoding``; ``target`` appears only when it is complete.
 
     Raises:
-        ModelError: the disk or the re-encoding was at fault.
+        ModelError: the disk or the re-encoding failed.
     """
     part = target.with_name(target.name + ".part")
     try:
@@ -131,7 +131,7 @@ def reencode(source: Path, encoding: str, target: Path, progress: Progress) -> P
 
 
 def is_whole(path: Path) -> bool:
-    """Whether ``path`` has the SHA-256 that was noted beside it when it was made."""
+    """Whether the file at ``path`` has the SHA-256 that was written beside it when it was made."""
     try:
         noted = _sidecar(path).read_text().split()
         return bool(noted) and noted[0] == _sha256(path)
@@ -155,7 +155,7 @@ def _produce(source: Source, encoding: str, work: _Work, target: Path, progress:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A folder for what is only needed meanwhile, and the descriptor of the lock that keeps it ours."""
+    """A folder for temporary files, and the descriptor of the lock that reserves it for this process."""
 
     folder: Path
     lock: int
@@ -163,7 +163,7 @@ class _Work:
 
 @contextmanager
 def _exclusive(dest: Path, progress: Progress) -> Iterator[_Work]:
-    """An empty work folder inside ``dest`` that no other fetch has; what an ended one left is removed."""
+    """An empty work folder inside ``dest`` that no other fetch uses; an earlier fetch's files are removed."""
     dest.mkdir(parents=True, exist_ok=True)
     folder = dest / ".fetch"
     with (dest / ".fetch.lock").open("w") as lock:
@@ -199,7 +199,7 @@ def _download(source: Source, work: _Work, progress: Progress) -> Path:
 
 
 def _progress_option() -> list[str]:
-    """What makes pip tell its progress in a form for programs, from 24.1 on."""
+    """The option that makes pip (from 24.1 on) print its progress in a form for programs."""
     try:
         major, minor = version("pip").split(".")[:2]
     except PackageNotFoundError:
@@ -243,7 +243,7 @@ def _recode(source: Path, encoding: str, work: _Work, part: Path, progress: Prog
 
 
 def _put_in_place(part: Path, target: Path) -> None:
-    """The checksum goes first, so that a file at ``target`` always has one."""
+    """Write the checksum, then move ``part`` to ``target``, so that a file there always has a checksum."""
     with part.open("rb+") as file:
         os.fsync(file.fileno())
     _sidecar(target).write_text(f"{_sha256(part)}  {target.name}\n")
@@ -266,7 +266,7 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 def _run(command: list[str], counter: re.Pattern[str], progress: Progress, work: _Work) -> None:
     """Run ``command`` and tell ``progress`` its counts.
 
-    The child holds the lock too: should we be killed, a later fetch waits until the child is gone.
+    The command holds the lock too: if this process is killed, a later fetch waits until the command ends.
     """
     lines: list[str] = []
     pipe, merged = subprocess.PIPE, subprocess.STDOUT
@@ -286,4 +286,4 @@ def _run(command: list[str], counter: re.Pattern[str], progress: Progress, work:
 
 def _last_error(lines: list[str]) -> str:
     told = [line for line in lines if line.startswith("ERROR")] or [line for line in lines if line]
-    return (told[-1].removeprefix("ERROR:").strip() if told else "it said nothing").rstrip(".") + "."
+    return (told[-1].removeprefix("ERROR:").strip() if told else "it printed no error").rstrip(".") + "."

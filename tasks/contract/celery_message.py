@@ -1,8 +1,8 @@
-"""A request's Celery message: what lies in the queue's list. Standard library only.
+"""A request's Celery message, as the queue's list holds it. Standard library only.
 
 The form is Celery's protocol 2 (https://docs.celeryq.dev/en/stable/internals/protocol.html) as kombu's
 virtual transports write it (``kombu.transport.virtual.Channel``), so a worker, ``celery inspect`` and Flower
-take it for any other task's.
+treat it like any other task's message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 def celery_message(request: GenerateRequest, delivery_tag: str, more_headers: Mapping[str, str]) -> str:
-    """The message that has a worker generate ``request``.
+    """The message that tells a worker to generate ``request``.
 
     Args:
         request: its id becomes the task's.

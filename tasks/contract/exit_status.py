@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-#: A worker that would fail again in the same way until something is changed; sysexits.h calls it
-#: ``EX_CONFIG``. A supervisor does not start it again.
+#: The worker would fail again in the same way until something is changed; sysexits.h calls this
+#: ``EX_CONFIG``. A supervisor does not start the worker again.
 HOPELESS = 78

@@ -1,9 +1,9 @@
 """The wire contract between the API and the workers: request, event, end.
 
-Standard library only, so that either side can import it for nothing. Every type is frozen, and
-``to_json``/``from_json`` are inverse to each other. The other side may be of another release: readers drop
+Standard library only, so that either side can import it at no cost. Every type is frozen, and
+``to_json``/``from_json`` are inverse to each other. The other side may run another release: readers drop
 fields that they don't know, and :mod:`tasks.contract.versions` says which changes need a new version. JSON
-keys of an event are one letter long because one is written per token; they are listed at :class:`Event`.
+keys of an event are one letter long because an event is written per token; :class:`Event` lists them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def queue_name(model: str) -> str:
 
 
 class State(StrEnum):
-    """Where a request is.
+    """The state of a request.
 
     ``QUEUED ⇄ RUNNING → SUCCEEDED | FAILED | CANCELLED``; ``QUEUED → EXPIRED | CANCELLED | FAILED``.
-    What was put back for another attempt is ``QUEUED`` again.
+    A request that was put back for another attempt is ``QUEUED`` again.
     """
 
     QUEUED = "queued"
@@ -46,7 +46,7 @@ class State(StrEnum):
 
 
 class Priority(StrEnum):
-    """Which of a queue's lists a request waits in; interactive ones are served first."""
+    """Which of a queue's lists a request waits in; interactive requests are served first."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
@@ -68,7 +68,7 @@ class FinishReason(StrEnum):
 class ErrorCode(StrEnum):
     """What can go wrong behind the queue; :mod:`service.errors` maps each to an HTTP status.
 
-    A code that this release doesn't know reads as ``INTERNAL``: its message says what happened.
+    A code that this release doesn't know is read as ``INTERNAL``: its message says what happened.
     """
 
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
@@ -89,7 +89,7 @@ class Sampling:
     """How a token is chosen. The defaults are llama.cpp's (``common/common.h``).
 
     ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1, ``min_p`` 0, ``repeat_penalty`` 1 and the two
-    penalties 0 each switch their stage off. ``seed`` ``None`` draws one.
+    penalties 0 each switch their stage off. ``seed`` ``None`` means a random seed.
     """
 
     temperature: float = 0.8
@@ -117,10 +117,10 @@ class GenerateRequest:
     Attributes:
         id: unique; also the Celery task's id.
         model: the served model's name.
-        max_tokens: generated tokens at most; ``None`` lets the context's room decide.
+        max_tokens: most tokens to generate; ``None``: as many as the context has room for.
         stop: strings that end the text and are not part of it.
         stream: write tokens as they come (``True``) or seldom (``False``).
-        timeout_s: seconds from acceptance to the end at most, or ``None``.
+        timeout_s: most seconds from acceptance to the end, or ``None``.
     """
 
     id: str
@@ -137,7 +137,7 @@ class GenerateRequest:
 
     @property
     def version(self) -> int:
-        """The lowest format version that has all that it uses: other workers leave it alone."""
+        """The lowest format version with all that the request uses; older workers leave it alone."""
         return 1
 
     def to_json(self) -> str:
@@ -160,10 +160,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What a request cost, in milliseconds; llama-server's names where it has one.
+    """What a request cost, in milliseconds; names are llama-server's where it has the figure.
 
-    ``prompt_n`` counts prompt tokens computed, ``cache_n`` those reused instead; ``prompt_ms`` runs from
-    admission into the batch to the first token, ``predicted_ms`` from the first token to the last.
+    ``prompt_n`` counts computed prompt tokens, ``cache_n`` reused ones; ``prompt_ms`` runs from admission
+    into the batch to the first token, ``predicted_ms`` from the first token to the last.
     ``queue_ms`` runs from acceptance to the first claim, ``ttft_ms`` from acceptance to the first token.
     ``itl_ms`` is the mean gap between tokens, ``itl_p95_ms`` its 95th percentile; 0 below two tokens.
     """
@@ -214,8 +214,8 @@ class Event:
         tokens: the token ids delivered by this event, in order.
         end: set on the last event only.
 
-    JSON: ``{"s": seq, "t": text, "k": tokens, "end": {...}}``; ``end`` is absent until the last, and ``v``,
-    the version, while it is 1.
+    JSON: ``{"s": seq, "t": text, "k": tokens, "end": {...}}``. Only the last event has ``end``, and ``v``,
+    the version, is written only if it is not 1.
     """
 
     seq: int
@@ -237,7 +237,7 @@ class Event:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Self:
-        """From the decoded JSON of :meth:`to_json`.
+        """Build an event from the decoded JSON of :meth:`to_json`.
 
         Raises:
             tasks.contract.versions.UnsupportedVersionError: a newer process wrote it.
@@ -247,7 +247,7 @@ class Event:
             raise UnreadableError(f"This is no event: {raw!r:.80}")
         versions.check("event", raw, versions.EVENT)
         try:
-            # By hand, since one is read per token. Lua's cjson writes an empty array as an empty object.
+            # By hand, for speed: one is read per token. Lua's cjson writes an empty array as an empty object.
             seq, text, tokens, end = raw["s"], raw["t"], tuple(raw["k"] or ()), raw.get("end")
         except (KeyError, TypeError) as error:
             raise UnreadableError(f"This is no event ({error!r}): {raw!r:.80}") from None
@@ -256,7 +256,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the metrics need of one finished request; read exactly once by some API process.
+    """What the metrics need to know of one finished request; one API process reads it, exactly once.
 
     ``itl_ms`` holds every gap between two tokens, in milliseconds.
     """
@@ -272,7 +272,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """From what the scripts push to the outcomes list. Raises as :meth:`Event.from_dict` does."""
+        """Read an outcome that a script pushed to its list. Raises as :meth:`Event.from_dict` does."""
         raw = json.loads(text)
         versions.check("outcome", raw, versions.EVENT)
         end = read(End, raw["end"])

@@ -1,4 +1,4 @@
-"""Names of a chat's leading messages, by which a worker's parent knows a conversation again.
+"""Names of a chat's leading messages, by which a worker's parent recognises a conversation.
 
 The API cannot tokenize, so the names are digests of the messages.
 """
@@ -13,12 +13,12 @@ from tasks.contract.messages import GenerateRequest
 
 #: Name of the message header that carries the digests.
 HEADER = "prefixes"
-#: Digests sent with a request: those of the longest prefixes.
+#: Most digests sent with a request: the ones of its longest prefixes.
 MAX_SENT = 16
 
 
 def prefixes(request: GenerateRequest) -> list[str]:
-    """Digests of a chat's leading messages, shortest first; of a completion none."""
+    """Digests of a chat's leading messages, shortest prefix first; none for a completion."""
     digest, found = blake2b(digest_size=8), []
     for message in request.messages or ():
         digest.update(f"{message.role}\0{message.content}\0".encode())
@@ -27,6 +27,6 @@ def prefixes(request: GenerateRequest) -> list[str]:
 
 
 def prefixes_in(headers: Mapping[str, Any]) -> list[str]:
-    """The digests in a message's headers; what isn't one, from whatever release, is left out."""
+    """The digests in a message's headers; anything else that another release put there is left out."""
     found = headers.get(HEADER)
     return [name for name in found if isinstance(name, str)] if isinstance(found, list | tuple) else []

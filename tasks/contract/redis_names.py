@@ -1,4 +1,7 @@
-"""The names of everything kept in Redis. ``tasks/store/scripts`` build the same names from :data:`PREFIX`."""
+"""The names of everything kept in Redis.
+
+The scripts in ``tasks/store/scripts`` build the same names from :data:`PREFIX`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ PRIORITY_LISTS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 
 #: Ids of running requests by claim time (sorted set).
 RUNNING = PREFIX + "running"
-#: Ids of requests by the time their ``--queue-timeout`` (those that wait) or time limit ends (sorted set).
+#: Ids of requests by the time their time limit or, while they wait, ``--queue-timeout`` ends (sorted set).
 DEADLINES = PREFIX + "deadlines"
-#: Ids of accepted requests that are not over, by the time the janitor looked at them last (sorted set).
+#: Ids of accepted requests that are not over, by the time of the janitor's last look (sorted set).
 ACTIVE = PREFIX + "active"
 #: Reserved messages by their delivery tags (hash), and when each one's lease was renewed (sorted set).
 UNACKED = PREFIX + "unacked"
 LEASES = PREFIX + "leases"
-#: Outcomes of finished requests, for whichever API process reads each first (list).
+#: Outcomes of finished requests; the first API process that reads one removes it (list).
 OUTCOMES = PREFIX + "outcomes"
 #: How often requests were put back into the queue, by reason (hash), see :meth:`RequestStore.num_requeued`.
 REQUEUED = PREFIX + "requeued"
@@ -29,7 +32,7 @@ CHILDREN = PREFIX + "children"
 MODELS = PREFIX + "models"
 #: Workers that ended because they could not go on, by the time their last words are forgotten (sorted set).
 LAST_WORDS = PREFIX + "last_words"
-#: Channel on which a place that became free is announced; the payload is the model's name.
+#: Channel that announces a free place in a queue; the payload is the model's name.
 FREED = PREFIX + "freed"
 
 
@@ -54,7 +57,7 @@ def named(digest: str) -> str:
 
 
 def claims(model: str) -> str:
-    """Times of the latest claims of a model's requests, newest first (list): the drain rate."""
+    """Times of the latest claims of a model's requests, newest first (list); they give the drain rate."""
     return f"{PREFIX}claims:{model}"
 
 

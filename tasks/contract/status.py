@@ -1,6 +1,6 @@
-"""What ``/v1/status`` says: the one shape of it, from which its schema is made and which ``top`` reads.
+"""The response of ``/v1/status``, defined once: its schema is made from it, and ``top`` reads it.
 
-Times are the store's clock in Unix seconds, durations milliseconds.
+Times are Unix seconds of the store's clock; durations are milliseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tasks.contract.messages import State
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """A model that some worker has served; ``cap`` requests may wait, ``waiting`` do, ``running`` run."""
+    """A model that some worker has served; ``waiting`` of at most ``cap`` requests wait, ``running`` run."""
 
     id: str
     n_ctx: int
@@ -26,8 +26,8 @@ class Child:
     """A worker child that holds a context: ``slots`` sequences of ``n_ctx`` tokens, ``busy`` of them used.
 
     ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``index`` is the child's number, which a dead
-    one leaves to its replacement, and ``work`` counts what the engines of all that had it have done.
-    ``kernels`` says which of llama.cpp's compute, and with how many threads.
+    child's replacement takes over. ``work`` counts what the engines of all children with this number have
+    done. ``kernels`` says which kernels of llama.cpp compute, and with how many threads.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Since the store began: finished requests by state, refused ones by the error's code, tokens."""
+    """Counts since the store began: finished requests by state, refused ones by error code, tokens."""
 
     requests: dict[str, int]
     refused: dict[str, int]
@@ -53,7 +53,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """A request that is over, without its texts; ``child`` generated it last, in its last attempt."""
+    """A request that is over, without its texts; ``child`` made the last attempt at it."""
 
     id: str
     model: str

@@ -1,8 +1,7 @@
-"""Reads what another process wrote, maybe one of another release. Standard library only.
+"""Reads JSON that another process wrote, perhaps one of another release. Standard library only.
 
-A dataclass says what is read: fields that it doesn't have are dropped, missing ones take its defaults, and
-what it must have in the shape that it says is checked.
-:mod:`tasks.contract.versions` says what may change.
+A dataclass says what is read. Fields that it doesn't have are dropped, missing fields take its defaults, and
+required fields and all types are checked. :mod:`tasks.contract.versions` says what may change.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 from tasks.contract import versions
 
 T = TypeVar("T")
-#: Reads a decoded value; the text says where it is, for the error.
+#: Reads a decoded value; the text says where the value is, for errors.
 _Reader: TypeAlias = Callable[[Any, str], Any]
 
 logger = logging.getLogger(__name__)
 
 
 class UnreadableError(ValueError):
-    """What another process wrote lacks what it must have, or has it in another shape; the text says where."""
+    """Another process's JSON lacks a required field or has a wrong type; the text says where."""
 
 
 def read(cls: type[T], raw: Any) -> T:
-    """An object of the dataclass ``cls`` from decoded JSON, with all that is in it.
+    """Build an object of the dataclass ``cls``, and everything in it, from decoded JSON.
 
-    Knows ``str``, ``int``, ``float``, ``bool``, enumerations, dataclasses, ``tuple[X, ...]``,
+    Supports ``str``, ``int``, ``float``, ``bool``, enumerations, dataclasses, ``tuple[X, ...]``,
     ``dict[str, X]`` and ``X | None``. Raises :class:`UnreadableError`.
     """
     hint: Any = cls
@@ -41,12 +40,12 @@ def read(cls: type[T], raw: Any) -> T:
 
 
 def read_or_warn(cls: type[T], text: str | bytes, what: str, known: int) -> T | None:
-    """As :func:`read`, from JSON; what can't be read is left out, and one warning says so.
+    """Like :func:`read`, but from JSON text; if it can't be read, ``None``, and one warning says so.
 
     Args:
         cls: what to read.
         text: the JSON of an object.
-        what: what it is, for the warning.
+        what: a name for this kind of object, for the warning.
         known: the newest format version that can be read.
     """
     try:
@@ -60,7 +59,7 @@ def read_or_warn(cls: type[T], text: str | bytes, what: str, known: int) -> T | 
 
 @lru_cache(maxsize=1024)
 def warn_once(text: str) -> None:
-    """Log a warning that this process has not logged lately: the cache remembers them."""
+    """Log a warning, unless this process has logged the same one lately; the cache remembers."""
     logger.warning("%s", text)
 
 
@@ -70,7 +69,7 @@ def _name(raw: Any) -> str:
 
 @cache
 def _reader(hint: Any) -> _Reader:
-    """What reads a value of an annotation."""
+    """The function that reads values of a type annotation."""
     origin, args = get_origin(hint), get_args(hint)
     if NoneType in args:
         [other] = set(args) - {NoneType}
@@ -107,7 +106,7 @@ def _optional(reader: _Reader, raw: Any, where: str) -> Any:
 
 
 def _series(reader: _Reader, raw: Any, where: str) -> Any:
-    if raw == {}:  # Lua's cjson writes an empty array so
+    if raw == {}:  # Lua's cjson writes an empty array like this
         return ()
     if not isinstance(raw, list):
         raise _mismatch(where, "an array", raw)

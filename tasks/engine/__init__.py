@@ -1,1 +1,1 @@
-"""Generates tokens; knows no Celery, no Redis, no HTTP."""
+"""Generates tokens; uses no Celery, Redis or HTTP."""

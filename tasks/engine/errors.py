@@ -1,6 +1,6 @@
-"""What can be wrong with a model. Nothing of llama.cpp is imported here."""
+"""Errors of a model; this module doesn't import llama.cpp."""
 
-#: How the message begins when a context's memory can't be had; errors reach other processes as text.
+#: How the message begins if there is no memory for a context. Other processes get only an error's text.
 NO_MEMORY = "no memory for"
 
 

@@ -1,4 +1,4 @@
-"""Where what was found is kept, and for which machine, library and model it holds."""
+"""Keeps the results of measurements and proofs in files, by machine, library and model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @cache
 def library_folder() -> Path:
-    """Where llama_cpp has its libraries; nothing of it is imported. ``LLAMA_CPP_LIB_PATH`` counts first."""
+    """The folder of llama_cpp's libraries, found without an import; ``LLAMA_CPP_LIB_PATH`` overrides it."""
     chosen = os.environ.get("LLAMA_CPP_LIB_PATH")
     if chosen:
         return Path(chosen)
@@ -41,7 +41,7 @@ def machine_and_library() -> str:
 
 @cache
 def processor_flags() -> tuple[str, ...]:
-    """The processor's features as Linux lists them; none elsewhere."""
+    """The processor's features as Linux lists them; empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -51,18 +51,18 @@ def processor_flags() -> tuple[str, ...]:
 
 
 def kernel_features() -> list[str]:
-    """The processor's features that make a difference to kernels."""
+    """The processor's features that matter to kernels."""
     telling = ("avx", "fma", "f16c", "amx", "asimd", "i8mm", "sve", "bf16", "sse4_2", "bmi2", "neon")
     return [flag for flag in processor_flags() if flag.startswith(telling)]
 
 
 def digest(*parts: object) -> str:
-    """A short digest of anything that prints itself."""
+    """A short digest of the ``repr`` of ``parts``."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def model_identity(path: Path) -> tuple[str, int, int]:
-    """What tells a model file from another one in its place; zeros where there is none."""
+    """Path, size and modification time, which change when a model file is replaced; zeros without a file."""
     return _identity(path.absolute())
 
 
@@ -75,15 +75,15 @@ def _identity(path: Path) -> tuple[str, int, int]:
 
 
 def model_size(path: Path) -> int:
-    """Bytes of a file; 0 where there is none."""
+    """Size of a model file in bytes; 0 if there is no file."""
     return model_identity(path)[1]
 
 
 @contextmanager
 def turn(path: Path) -> Iterator[None]:
-    """Wait until no other process measures or proves this model: they would take each other's cores.
+    """Wait until no other process measures or proves this model: two at once would compete for cores.
 
-    The lock is the system's, so it is free when its holder dies. Where there is none, nobody waits.
+    The operating system frees the lock when the process that holds it dies. Without file locks nothing waits.
     """
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
@@ -95,13 +95,13 @@ def turn(path: Path) -> Iterator[None]:
 
 
 def kept_path(kind: str, *parts: object) -> Path:
-    """The file for what was found for this host, this library and ``parts``."""
+    """The file that keeps a result for this host, this library and ``parts``."""
     name = f"{kind}-{platform.node()}-{digest(machine_and_library(), *parts)}.json"
     return user_cache_path("inference-server") / name
 
 
 def read(path: Path) -> Any:
-    """What is kept; ``None`` when there is nothing, or nothing that can be read."""
+    """The kept result; ``None`` if there is none or it can't be read."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def read(path: Path) -> Any:
 
 
 def age_s(path: Path) -> float:
-    """Seconds since something was kept there; 0 if nothing is."""
+    """Seconds since the result was kept; 0 if there is none."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:
@@ -117,7 +117,7 @@ def age_s(path: Path) -> float:
 
 
 def keep(path: Path, found: Any) -> None:
-    """Best effort: without it the next start finds it out again."""
+    """Keep a result if possible; without it the next start measures or proves again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}")

@@ -1,4 +1,4 @@
-"""The loop: one thread owns the context; everyone else sends it messages and gets deltas."""
+"""The engine's loop: one thread owns the context; other threads send it messages and get deltas."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class EngineOptions:
     """How an engine works.
 
     Attributes:
-        reuses_prefixes: start from other sequences' cells.
-        speculates: guess a lone greedy sequence's next tokens, where the measured costs say that it pays.
-        measure: says what steps cost on a context, to shape them by it; ``None`` shapes nothing.
+        reuses_prefixes: let sequences start from other sequences' cells.
+        speculates: guess a lone greedy sequence's next tokens if the measured costs say that it pays.
+        measure: returns what steps cost on a context; ``None``: steps are planned without costs.
         clock: seconds, monotonic.
-        on_crash: called when the loop fails, after which no job will ever end: the process should.
-        on_stage: told what the engine is doing until it is ready, in a few words.
+        on_crash: called when the loop fails. No job ends after that, so the process should exit.
+        on_stage: called, until the engine is ready, with a few words on what it is doing.
     """
 
     reuses_prefixes: bool = True
@@ -58,8 +58,8 @@ class EngineOptions:
 class Engine:
     """Decodes many jobs at once on one context.
 
-    ``submit``, ``cancel`` and ``close`` may be called from any thread. For every job the sink gets at
-    least one delta, the last with an ending, unless the job was cancelled.
+    ``submit``, ``cancel`` and ``close`` may be called from any thread. The sink gets at least one delta for
+    every job that isn't cancelled; the job's last delta has an ending.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Engine:
         observer: Observer | None = None,
         options: EngineOptions | None = None,
     ) -> None:
-        """``make_context`` is called on the engine's own thread; ``threads`` says how many may compute."""
+        """``make_context`` runs on the engine's thread; ``threads`` says how many threads may compute."""
         self._make_context = make_context
         self._sink = sink
         self._threads = threads
         self._observer = observer or Observer()
         self._options = options or EngineOptions()
         self._clock = self._options.clock
-        #: A job to generate, a key to cancel, or None to close; and when it was sent.
+        #: A job to generate, a key to cancel, or None to close; each with the time when it was sent.
         self._inbox: SimpleQueue[tuple[Job | str | None, float]] = SimpleQueue()
         self._waiting = Waiting()
         self._is_open, self._started = True, 0.0
@@ -90,8 +90,8 @@ class Engine:
         """Make the context, compute a first batch on it and begin.
 
         Raises:
-            ModelError: the context can't be had.
-            DecodeError: the model can't be computed on it.
+            ModelError: the context can't be made.
+            DecodeError: the first batch can't be computed on it.
         """
         self._thread.start()
         error = self._ready.get()
@@ -99,11 +99,11 @@ class Engine:
             raise error
 
     def submit(self, job: Job) -> None:
-        """Have a job generated."""
+        """Send a job to be generated."""
         self._inbox.put((job, self._clock()))
 
     def cancel(self, key: str) -> None:
-        """Drop a job before the next step; its sink hears no more of it."""
+        """Drop a job before the next step; the sink gets no more deltas for it."""
         self._inbox.put((key, 0.0))
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Engine:
 
     @property
     def num_running(self) -> int:
-        """Jobs that hold a slot."""
+        """Number of jobs that hold a slot."""
         return len(self._residents)
 
     # ---- the engine's thread ------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Engine:
                 if self._residents:
                     self.step()
         except Exception:
-            logger.critical("the engine failed; its requests will be run elsewhere", exc_info=True)
+            logger.critical("the engine failed; another child will run its requests", exc_info=True)
             self._options.on_crash()
         self._context.close()
 
@@ -168,7 +168,7 @@ class Engine:
         return self._with_draft(step, costs)
 
     def _with_draft(self, step: Step, costs: StepCosts | None) -> Step:
-        """With guesses to check, where a lone sequence decodes and they pay."""
+        """The step, with a draft to check if a lone sequence decodes and the draft pays."""
         seq = next(iter(self._residents), None)
         if seq is None or seq.lookup is None or costs is None or len(self._residents) > 1 or not step.decode:
             return step
@@ -178,7 +178,7 @@ class Engine:
         return replace(step, draft=draft, padding=0) if draft else step
 
     def _sample(self, batches: Iterable[Batch]) -> list[Delta]:
-        """What all batches give; each is sampled before the next is computed."""
+        """The deltas of all batches; each batch is sampled before the next one is computed."""
         deltas: list[Delta] = []
         for batch in batches:
             deltas += self._sampler.sample(batch) if batch.error is None else self._recovery.recover(batch)
@@ -233,7 +233,7 @@ class Engine:
 
 
 def _sequence(job: Job, submitted: float, context: Context) -> Sequence:
-    """A sequence that goes on after what earlier attempts delivered."""
+    """A job's sequence, which continues after the tokens that earlier attempts delivered."""
     seq = Sequence(job, [*job.prompt, *job.delivered], TextAssembler(job.stop), submitted)
     for token in job.delivered:
         seq.assembler.feed(context.model.piece(token))

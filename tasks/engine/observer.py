@@ -1,4 +1,4 @@
-"""What can be watched of an engine: an observer's hooks do nothing by default."""
+"""An engine's observer, whose hooks do nothing by default."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Observer:
     """Hooks called on the engine's thread; they must return soon and never raise."""
 
     def on_step(self, step: Step, num_tokens: int, seconds: float) -> None:
-        """A step was computed and delivered; it generated so many tokens."""
+        """A step was computed and delivered; it took ``seconds`` and generated ``num_tokens`` tokens."""
 
     def on_draft(self, guessed: int, right: int) -> None:
-        """So many guessed tokens were checked, and so many of them were right."""
+        """Guessed tokens were checked: ``right`` of ``guessed`` were right."""
 
     def on_preemption(self) -> None:
-        """The cache was full, and the youngest sequence was put back to wait."""
+        """The KV cache was full, and the youngest sequence went back to the queue."""
 
     def on_end(self, ending: Ending) -> None:
         """A job ended by itself (not by a cancel)."""

@@ -1,4 +1,4 @@
-"""From a request to its prompt's tokens; what only the model's own file can refuse is refused here."""
+"""Turns a request into its prompt's tokens, and makes the checks that need the model's file."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ class PromptError(Exception):
 
 
 class PromptBuilder:
-    """Applies the model's chat template and tokenizes. May be used from several threads."""
+    """Applies the model's chat template and tokenizes; several threads may use it."""
 
     def __init__(self, model: Model, n_ctx: int) -> None:
         self._model = model
         self._n_ctx = n_ctx
 
     def build(self, request: GenerateRequest) -> tuple[tuple[int, ...], int]:
-        """The prompt's tokens and how many may be generated.
+        """The prompt's tokens, and how many tokens may be generated.
 
-        Raises :class:`PromptError` when the template refuses the messages or the context is too small.
+        Raises:
+            PromptError: the template refuses the messages, or the context is too small.
         """
         tokens = self._tokens(request)
         room = self._n_ctx - len(tokens)
@@ -56,7 +57,7 @@ class PromptBuilder:
         except PromptError:
             raise
         except Exception as error:
-            # A template is the model file's code and may raise anything; jinja2's sandbox holds it.
+            # A template is code from the model's file and may raise anything; it runs in jinja2's sandbox.
             message = f"The model's chat template refused the messages: {error}"
             raise PromptError(Failure(ErrorCode.INVALID_PROMPT, message, "messages")) from error
 

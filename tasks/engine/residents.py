@@ -12,7 +12,7 @@ from tasks.engine.slots import MIN_SHARED, SlotTable
 
 
 class Residents:
-    """Puts sequences into slots, copies shared prefixes between them, and takes them out again."""
+    """Puts sequences into slots, copies shared prefixes between slots, and takes sequences out again."""
 
     def __init__(self, context: Context, *, reuses: bool) -> None:
         self._context = context
@@ -21,7 +21,7 @@ class Residents:
         self._samplers: dict[int, Sampler] = {}
 
     def __iter__(self) -> Iterator[Sequence]:
-        """In order of arrival in their slots."""
+        """The sequences, in the order in which they got their slots."""
         return iter(list(self._by_slot.values()))
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class Residents:
         return self._samplers[seq.slot]
 
     def add(self, seq: Sequence) -> None:
-        """Give a sequence a slot, with as many of its tokens' cells as there are or will be."""
+        """Give a sequence a slot, and the cells of its first tokens if a slot has or will have them."""
         place = self._table.take(seq.tokens)
         seq.slot = place.slot
         seq.computed = self._trim(seq, place.kept)
@@ -53,21 +53,21 @@ class Residents:
         self._by_slot[seq.slot] = seq
 
     def remove(self, seq: Sequence) -> None:
-        """Take a sequence out; its cells stay for others."""
+        """Take a sequence out; its cells stay for other sequences."""
         del self._by_slot[seq.slot]
         self._samplers.pop(seq.slot).close()
         self._table.release(seq.slot, seq.tokens[: seq.computed])
 
     def share(self) -> None:
-        """Copy the prefixes that have been computed to the sequences that wait for them."""
+        """Copy prefixes that are computed by now to the sequences that wait for them."""
         for seq in self._by_slot.values():
             if seq.waits_for is not None:
                 self._try_copy(seq, *seq.waits_for)
 
     def padding(self, slots: Sequence_[int], count: int) -> list[Row]:
-        """Rows to fill a batch of ``slots`` up with, in the idle slots that follow; fewer if there are fewer.
+        """Up to ``count`` rows of padding for a batch of ``slots``, in the idle slots that follow them.
 
-        They come after the cells that an idle slot keeps; :meth:`unpad` drops them again.
+        A row's position is after the cells that its slot keeps. :meth:`unpad` drops the row's cell again.
         """
         rows = []
         for slot in range(slots[-1] + 1, min(slots[-1] + 1 + count, self._context.slots)):
@@ -78,14 +78,14 @@ class Residents:
         return rows
 
     def unpad(self, rows: Sequence_[Row]) -> None:
-        """Drop what padding left in its slots; where the model can't be cut there, all that they hold."""
+        """Drop the cells of padding; if the model can't drop only those, drop all cells of their slots."""
         for row in rows:
             if not self._context.trim(row.seq, row.pos):
                 self._context.trim(row.seq, 0)
                 self._table.empty(row.seq)
 
     def evict(self, seq: Sequence) -> None:
-        """Take a sequence out and drop its cells, and those of every idle slot, to make room."""
+        """Take a sequence out, and drop its cells and every idle slot's cells, to make room."""
         self.remove(seq)
         for slot in range(self._context.slots):
             if slot not in self._by_slot:
@@ -100,14 +100,14 @@ class Residents:
         owner = self._by_slot.get(source)
         shared = min(shared, self._table.has(source, seq.tokens))
         if shared - seq.computed < MIN_SHARED:
-            seq.waits_for = None  # who was computing them is gone
+            seq.waits_for = None  # the sequence that was computing them is gone
         elif owner is None or owner.computed >= shared:
             is_cut = self._context.copy(source, seq.slot, shared)
             seq.computed = seq.cache_n = shared if is_cut else self._trim(seq, 0)
             seq.waits_for = None
 
     def _trim(self, seq: Sequence, kept: int) -> int:
-        """Keep the first cells of a slot; how many there are then. Some models can only drop all."""
+        """Keep the first ``kept`` cells, or none if the model can only drop all; returns the number kept."""
         if self._context.trim(seq.slot, kept):
             return kept
         self._context.trim(seq.slot, 0)

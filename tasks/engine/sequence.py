@@ -1,4 +1,4 @@
-"""What the engine is asked for, what it answers, and the state of one sequence in between."""
+"""The engine's jobs, its answers to them, and the state of one sequence in between."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tasks.engine.text import TextAssembler
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One generation.
+    """One request to generate tokens.
 
     Attributes:
-        key: names the job in deltas and cancels; unique among those in the engine.
+        key: names the job in deltas and cancels; unique in the engine.
         prompt: token ids, at least one.
-        max_tokens: tokens to generate at most, those in ``delivered`` counted.
+        max_tokens: most tokens to generate, including ``delivered``.
         delivered: tokens that an earlier attempt generated and the client has; they are computed but not
             delivered again.
-        deadline: on the engine's clock in seconds, or ``None``.
+        deadline: time on the engine's clock in seconds, or ``None``.
     """
 
     key: str
@@ -36,8 +36,8 @@ class Job:
 class Ending:
     """How a job ended, and what it cost; times in milliseconds.
 
-    ``prompt_n`` prompt tokens were computed and ``cache_n`` reused; ``first_ms`` runs from submission to
-    the first new token (``None`` if there was none), ``gaps_ms`` are the gaps between new tokens.
+    ``prompt_n`` prompt tokens were computed and ``cache_n`` reused. ``first_ms`` is the time from submission
+    to the first new token (``None`` if there was none); ``gaps_ms`` are the times between new tokens.
     """
 
     reason: FinishReason | None = None
@@ -64,10 +64,10 @@ class Delta:
 class Sequence:
     """A job in the engine, in a slot or waiting for one.
 
-    ``tokens`` are all known ones; the first ``computed`` have cells.
-    One uncomputed token means that the sequence is decoding, more that its prompt is being prefilled.
-    ``lookup`` guesses its next tokens, if it may.
-    ``waits_for`` is a slot whose cells it will copy, and how many tokens of them.
+    ``tokens`` are all known tokens; the first ``computed`` of them have cells.
+    If only a generated token has no cell, the sequence is decoding; otherwise its prompt is being prefilled.
+    ``lookup`` guesses its next tokens; ``None``: no guessing.
+    ``waits_for`` is the slot whose cells it will copy, and how many of them.
     """
 
     job: Job
@@ -86,16 +86,16 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens without cells."""
+        """Number of tokens without cells."""
         return len(self.tokens) - self.computed
 
     @property
     def is_decoding(self) -> bool:
-        """Whether only the newest token is to be computed."""
+        """Whether only a newly generated token is to be computed."""
         return self.remaining == 1 and self.num_new > 0
 
     def add(self, token: int, now: float) -> None:
-        """Take a generated token in, sampled at ``now``."""
+        """Add a token that was sampled at ``now``."""
         self.times.append(now)
         self.num_new += 1
         self.tokens.append(token)
@@ -104,11 +104,11 @@ class Sequence:
 
     @property
     def num_generated(self) -> int:
-        """Tokens generated in this and earlier attempts."""
+        """Number of tokens generated in this and earlier attempts."""
         return self.num_new + len(self.job.delivered)
 
     def ending(self, reason: FinishReason | None = None, error: Failure | None = None) -> Ending:
-        """The account of this sequence as of now."""
+        """An ending with this sequence's counts and times so far."""
         prompt_n = len(self.job.prompt) + len(self.job.delivered)
         first = self.times[0] if self.times else None
         return Ending(

@@ -1,8 +1,8 @@
-"""Which slot a new sequence takes, and whose cells it can start from. Pure.
+"""Chooses the slot of a new sequence, and the cells that it starts from; pure.
 
-A finished sequence's cells stay in its slot until another one needs it, least recently used first. A new
-sequence keeps what its slot has of its tokens, or copies more from another slot: one that is idle, one that
-is decoding, or one that is only just computing the shared part.
+A finished sequence's cells stay in its slot until another sequence takes the slot; among equal slots the
+least recently used is taken first. A new sequence keeps the cells that its slot has of its first tokens, or
+copies more of them from another slot. That slot may be idle, decoding, or still computing the shared tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-#: Tokens that a copy must save to be worth it.
+#: A copy must save at least this many tokens to be worth it.
 MIN_SHARED = 16
 
 
@@ -18,8 +18,8 @@ MIN_SHARED = 16
 class Placement:
     """Where a sequence goes.
 
-    ``kept`` leading tokens have cells in ``slot``; ``source``, if not ``None``, has or will have ``shared``
-    of them, which is more.
+    The first ``kept`` tokens have cells in ``slot``. The slot ``source``, if not ``None``, has or will have
+    the cells of the first ``shared`` tokens, which is more.
     """
 
     slot: int
@@ -29,10 +29,10 @@ class Placement:
 
 
 class SlotTable:
-    """Free and taken slots, and the tokens whose cells each has or, while it is taken, will have."""
+    """Which slots are free, and which tokens' cells each slot has or, while it is taken, will have."""
 
     def __init__(self, num_slots: int, *, reuses: bool = True) -> None:
-        """With ``reuses`` false every sequence starts from nothing."""
+        """If ``reuses`` is false, every sequence starts without cells."""
         self._tokens: list[Sequence[int]] = [()] * num_slots
         self._used = [0] * num_slots
         self._free = set(range(num_slots))
@@ -41,18 +41,18 @@ class SlotTable:
 
     @property
     def num_free(self) -> int:
-        """Slots without a sequence."""
+        """Number of slots without a sequence."""
         return len(self._free)
 
     def take(self, tokens: Sequence[int]) -> Placement:
-        """Take a slot for a sequence of ``tokens``; there is a free one.
+        """Take a slot for a sequence of ``tokens``; one must be free.
 
-        The last token is never among the kept or shared ones, since its logits are needed. ``tokens`` may
-        grow afterwards; what is added counts as being in the slot.
+        The last token is never kept or shared, since its logits are needed. ``tokens`` may grow afterwards;
+        added tokens count as being in the slot.
         """
         prefixes = [self._prefix(slot, tokens) for slot in range(len(self._tokens))]
         slot = max(self._candidates(), key=lambda each: (prefixes[each], -self._used[each]))
-        # Of those that share as much, the shortest is the cheapest to copy.
+        # Among slots that share equally many tokens, the one with the fewest cells is the cheapest to copy.
         source = max(range(len(prefixes)), key=lambda each: (prefixes[each], -len(self._tokens[each])))
         self._free.remove(slot)
         self._tokens[slot] = tokens
@@ -61,7 +61,7 @@ class SlotTable:
         return Placement(slot, prefixes[slot], source, prefixes[source])
 
     def has(self, slot: int, tokens: Sequence[int]) -> int:
-        """How many leading ``tokens`` a slot has or will have, but the last."""
+        """How many leading ``tokens`` a slot has or will have; the last token never counts."""
         return self._prefix(slot, tokens)
 
     def release(self, slot: int, tokens: Sequence[int]) -> None:
@@ -72,7 +72,7 @@ class SlotTable:
         self._used[slot] = self._tick
 
     def size(self, slot: int) -> int:
-        """Tokens whose cells an idle slot holds."""
+        """Number of tokens whose cells an idle slot holds."""
         return len(self._tokens[slot])
 
     def empty(self, slot: int) -> None:
@@ -85,7 +85,7 @@ class SlotTable:
         return min(common_prefix(self._tokens[slot], tokens), len(tokens) - 1)
 
     def _candidates(self) -> Iterable[int]:
-        """Free slots that keep the ids of the taken ones consecutive, which llama.cpp's batches want."""
+        """Free slots that keep the ids of taken slots consecutive; else llama.cpp would split a batch."""
         taken = set(range(len(self._tokens))) - self._free
         if not taken:
             return self._free
@@ -94,7 +94,7 @@ class SlotTable:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens are the same; by halving, so that long ones are compared in C."""
+    """How many leading tokens are the same; bisects, so that C code compares long sequences."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2

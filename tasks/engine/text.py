@@ -1,4 +1,4 @@
-"""From token pieces to text: whole UTF-8 characters only, and nothing of a stop string."""
+"""Turns token pieces into text: whole UTF-8 characters only, and no part of a stop string."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from collections.abc import Sequence
 class TextAssembler:
     """Turns one sequence's pieces into text that is safe to show.
 
-    Pieces are bytes that may end inside a character, and a stop string may straddle pieces; what could
-    still become either is held back. Invalid bytes become U+FFFD, as in one decode of the whole.
+    A piece is bytes and may end inside a character; a stop string may span several pieces. An unfinished
+    character, and text that may be the beginning of a stop string, are held back. Invalid bytes become
+    U+FFFD, as if all bytes were decoded at once.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = tuple(stops)
         self._held = ""
-        #: Whether a stop string was met; nothing comes after it.
+        #: Whether a stop string was found; no text comes after it.
         self.is_stopped = False
 
     def feed(self, piece: bytes) -> str:
-        """The text that has become safe with this piece."""
+        """Add a piece; returns the text that is now safe to show."""
         return self._release(self._decoder.decode(piece))
 
     def finish(self) -> str:
-        """The rest at the end: a cut character becomes U+FFFD, a half stop string was text after all."""
+        """The text still held back; an unfinished character becomes U+FFFD."""
         text = self._release(self._decoder.decode(b"", final=True))
         rest, self._held = self._held, ""
         return text + rest
@@ -51,7 +52,7 @@ def _first_stop(text: str, stops: Sequence[str]) -> int | None:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that begins ``stop``."""
+    """Length of the longest end of ``text`` that is a beginning of ``stop``."""
     for size in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:size]):
             return size

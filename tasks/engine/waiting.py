@@ -13,29 +13,29 @@ class Waiting:
 
     def __init__(self) -> None:
         self._sequences: deque[Sequence] = deque()
-        #: Sequences that held slots when the cache was full; nothing is let in until their number changes.
+        #: How many sequences held slots when the cache was full; none is let in until that number changes.
         self._num_when_full: int | None = None
 
     def __len__(self) -> int:
         return len(self._sequences)
 
     def add(self, seq: Sequence) -> None:
-        """Stand at the end."""
+        """Put a sequence at the end of the queue."""
         self._sequences.append(seq)
 
     def drop(self, key: str) -> None:
-        """Forget a job."""
+        """Remove a job from the queue."""
         self._sequences = deque(seq for seq in self._sequences if seq.job.key != key)
 
     def put_back(self, seq: Sequence, num_resident: int) -> None:
-        """Stand at the head again, with no cells: the cache is full beside ``num_resident`` others."""
+        """Put a sequence at the head, without cells: ``num_resident`` other sequences fill the cache."""
         seq.computed, seq.waits_for = 0, None
         self._sequences.appendleft(seq)
         self._num_when_full = num_resident or None
 
     def admit_to(self, residents: Residents, now: float) -> list[Sequence]:
-        """Give slots to those that find one; who got one."""
-        # After a preemption nothing is let in until a sequence has left: it would only be put back again.
+        """Give free slots to waiting sequences; returns the sequences that got one."""
+        # After a preemption no sequence is let in until another has left: it would only be put back again.
         if self._num_when_full == len(residents):
             return []
         self._num_when_full, admitted = None, []

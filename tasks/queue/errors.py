@@ -1,15 +1,15 @@
-"""What a queue refuses with."""
+"""The error with which a full queue refuses a request."""
 
 from __future__ import annotations
 
 
 class QueueFull(Exception):  # noqa: N818 - the name that the standard library uses for this
-    """The queue holds as many waiting requests as it may; try again later.
+    """As many requests wait in the queue as may; try again later.
 
-    Deliberately no ``OSError``: those are retried by Celery's publisher.
+    Deliberately no ``OSError``: Celery's publisher retries an ``OSError``.
 
     Attributes:
-        waiting: requests waiting when it was refused.
+        waiting: requests that waited at the time.
         cap: requests that may wait.
     """
 

@@ -1,4 +1,4 @@
-"""What a worker has reserved: leased by Redis's clock, and put back at the head of the queue."""
+"""The messages that a worker has reserved: leased by Redis's clock, and put back at the queue's head."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from tasks.contract.redis_names import LEASES, PREFIX, UNACKED
 if TYPE_CHECKING:
     from redis import Redis
 
-#: Overdue leases looked at in one sweep.
+#: Most overdue leases looked at in one sweep.
 SWEEP_BATCH = 100
-#: How much of a death a run counts as whose child died, or whose lease ran out (:meth:`RequestStore.deaths`).
+#: How much of a death an attempt counts as if its child died, and if its lease ran out; see
+#: :meth:`RequestStore.deaths`.
 DEATH, LOST_LEASE = 1.0, 0.25
-#: Where kombu keeps what is reserved; names of our own, so that another Celery application in the same
-#: database never meets it.
+#: Where kombu keeps reserved messages. The names are ours, so that another Celery application in the same
+#: database never sees the messages.
 UNACKED_OPTIONS = {
     "unacked_key": UNACKED,
     "unacked_index_key": LEASES,
@@ -32,10 +33,10 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
     """Reserved messages, leased by Redis's clock so that hosts whose clocks differ agree."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Note a message that was just received, and lease it unless that was done as it was taken."""
+        """Note a received message, and lease it unless ``take.lua`` has leased it already."""
         if delivery_tag != self.channel.taken:
             self._reserve(message, delivery_tag)
-        # Not kombu's Redis QoS, which would write its own clock's time.
+        # Skip kombu's Redis QoS, which would write the time of this host's clock.
         virtual.QoS.append(self, message, delivery_tag)
 
     def _reserve(self, message: Any, delivery_tag: str) -> None:
@@ -45,23 +46,23 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
             self.channel.scripts.reserve(args=[*self._names, delivery_tag, entry], client=client)
 
     def restore_by_tag(self, tag: Any, client: Redis | None = None, leftmost: bool = False) -> None:
-        """Put a message back at the head of the queue, whichever end was asked for."""
-        # What a worker hands back when it ends is no fault of the request.
+        """Put a message back at the head of the queue, whatever ``leftmost`` says."""
+        # A request is not to blame when its worker ends and hands it back.
         charge = 0.0 if self.channel.do_restore else DEATH
         with self.channel.conn_or_acquire(client) as redis:
             self._requeue(redis, tag, charge)
 
     def restore_unacked(self, client: Redis | None = None) -> None:
-        """Put everything back, in the order it came."""
+        """Put all reserved messages back, in the order in which they came."""
         with self.channel.conn_or_acquire(client) as redis:
             for tag in reversed(list(self._delivered)):
                 self._requeue(redis, tag)
         self._delivered.clear()
 
     def restore_visible(self, start: int = 0, num: int | None = None, interval: int = 1) -> None:
-        """Put back what is leased to workers that stopped renewing. No lock: each is taken atomically."""
+        """Put back messages whose leases are not renewed. No lock is needed: each is put back atomically."""
         lease = self.visibility_timeout
-        # After Redis was away all leases look overdue; live workers renew theirs before long.
+        # After Redis was away, all leases look overdue; live workers soon renew their leases.
         if monotonic() - self.channel.opened < lease / 2:
             return
         with self.channel.conn_or_acquire() as client:

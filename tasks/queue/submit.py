@@ -1,4 +1,4 @@
-"""The API's way into the queue: one script accepts a request below the cap, or says that it is full."""
+"""How the API queues a request: one script accepts it, or says that the queue is full."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from tasks.store.requests import RequestStore, script_source
 
 #: Which of a queue's lists a request goes to, counted from 1 as in Lua.
 _LIST_OF = {Priority.INTERACTIVE: 1, Priority.BATCH: 4}
-#: Seconds to wait, at most, that a refused client is told.
+#: Most seconds that a refused client is told to wait.
 MAX_RETRY_AFTER_S = 300
-#: Seconds for which a measured drain rate is good enough.
+#: Seconds for which a measured drain rate is used.
 INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An ``Idempotency-Key``: what it is kept under, and a fingerprint of what was asked with it."""
+    """An ``Idempotency-Key``: the digest that it is kept under, and a fingerprint of its request."""
 
     digest: str
     fingerprint: str
 
 
 class KeyReusedError(Exception):
-    """An ``Idempotency-Key`` already stands for another request than the one it came with."""
+    """An ``Idempotency-Key`` was used before, for a different request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The record that stands for a request that was submitted; it ``is_new`` unless it was there before.
+    """The record of a submitted request; it ``is_new`` unless it existed before.
 
-    ``created``: Redis's clock in Unix seconds.
+    ``created`` is Redis's clock in Unix seconds.
     """
 
     id: str
@@ -66,25 +66,25 @@ class RequestQueue:
     ) -> None:
         self._store, self._cap, self._add_headers = store, cap, add_headers
         self._submit = store.redis.register_script(script_source("submit"))
-        #: Seconds between claims of each model, and until when that counts (monotonic seconds).
+        #: Seconds between claims of each model, and until when this figure is used (monotonic seconds).
         self._intervals: dict[str, tuple[float, float]] = {}
 
     def submit(
         self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
     ) -> Admission:
-        """Queue a request, once however often it is called with the same id or key; which one it became.
+        """Queue a request once, however often this is called with its id or key; return its record.
 
         Args:
-            request: its id is the idempotency key.
+            request: calls with the same id queue it only once.
             watch: the channel its events are published on, or empty.
             queue_timeout_s: seconds that it may wait.
-            key: the client's own name for it, under which it may have been queued before, with another id.
+            key: the client's name for the request, which may have been queued before under another id.
 
         Raises:
             QueueFull: nothing was queued and nothing is kept.
-            KeyReusedError: the key stands for another request.
-            redis.RedisError: Redis did not answer; the request may have been queued all the same, so submit
-                it again under the same id.
+            KeyReusedError: the key was used for another request.
+            redis.RedisError: Redis did not answer; the request may be queued all the same, so submit it
+                again under the same id.
         """
         headers: dict[str, str] = {}
         self._add_headers(headers)

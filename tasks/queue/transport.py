@@ -1,14 +1,14 @@
 """kombu's Redis transport, with a capped queue and leases.
 
-What it changes, for queues named ``inference.*`` only where a queue is concerned:
+It differs from kombu's in these points; what concerns a queue applies only to queues named ``inference.*``:
 
 - a push is refused atomically above ``queue_limit`` (:class:`~tasks.queue.errors.QueueFull`);
-- a message is taken and leased to its worker in one step, by Redis's clock, and runs elsewhere soon after
-  the worker's death (``visibility_timeout`` is the lease; :mod:`tasks.worker.lease_renewal` renews it);
+- one script takes a message and leases it to its worker, by Redis's clock; soon after the worker's death it
+  goes to another worker (``visibility_timeout`` is the lease; :mod:`tasks.worker.lease_renewal` renews it);
 - a message of a newer format than this code knows stays in its place, for a worker that knows it;
-- a dropped connection puts nothing back, since the children still run it;
-- what is put back goes to the head of the queue, with a new delivery tag, so that a worker which lost its
-  lease can't acknowledge the next delivery.
+- a dropped connection puts no message back, since the children still run its task;
+- a message that is put back goes to the head of the queue, with a new delivery tag, so that a worker which
+  lost its lease can't acknowledge the next delivery.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: Only these queues are capped.
 QUEUE_PREFIX = "inference."
-#: Lists with a token when a queue may have messages.
+#: Prefix of the lists ("bells") that hold a token when a queue may have messages.
 BELL_PREFIX = PREFIX + "bell:"
 #: Pauses in seconds between attempts to connect again.
 RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
@@ -57,10 +57,10 @@ TRANSPORT_ALIASES.update(
 
 
 class Connection(kombu.Connection):  # type: ignore[misc]
-    """A connection that is tried again soon: kombu pauses for 2, 4, 6 … 30 s, and Redis restarts in one."""
+    """A connection that reconnects soon: kombu pauses for 2, 4, 6 … 30 s, but Redis restarts in one."""
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Connect, with kombu's arguments but other pauses."""
+        """Connect, with kombu's arguments but shorter pauses."""
         return super().ensure_connection(*args, **{**RECONNECT, **kwargs})
 
 
@@ -77,7 +77,7 @@ class Scripts:
 
     @cached_property
     def ring(self) -> Script:
-        """Have a worker look into a queue."""
+        """Wake a worker to look into a queue."""
         return self._script("ring")
 
     @cached_property
@@ -116,18 +116,18 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
     supports_batch_publish = False
     #: Requests that may wait in a queue; ``None``: any number.
     queue_limit: int | None = None
-    #: The newest format of requests whose messages are taken.
+    #: The newest format of requests that this worker takes.
     known_version: int = versions.REQUEST
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # One client for all commands, which also serves when the channel is closed: its messages' tasks go
-        # on, and end with an acknowledgement by tag, which any connection can carry.
+        # One client for all commands. It still works when the channel is closed: the tasks of its messages
+        # go on, and at their end acknowledge by tag, which works over any connection.
         self._redis = self._create_client()
-        # A pooled connection that the server has closed is found out by the next command.
+        # Only the next command notices that the server has closed a pooled connection: repeat it once.
         self._redis.set_retry(Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)))
         self.scripts = Scripts(self._redis)
-        #: By the monotonic clock.
+        #: When the channel was opened, in monotonic seconds.
         self.opened = monotonic()
         #: Tag of the message that was taken and leased last.
         self.taken = ""
@@ -135,7 +135,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     @property
     def do_restore(self) -> bool:
-        """Whether closing puts back what is not acknowledged: at shutdown only, not on a lost connection."""
+        """Whether closing puts unacknowledged messages back: only at shutdown, not on a lost connection."""
         from celery.worker import state
 
         return state.should_stop is not None or state.should_terminate is not None
@@ -159,7 +159,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             super()._put(queue, message, **kwargs)
 
     def _push(self, queue: str, message: dict[str, Any]) -> None:
-        """A message of another publisher than :mod:`tasks.queue.submit`."""
+        """Push a message of another publisher than :mod:`tasks.queue.submit`."""
         step = self.priority_steps.index(self.priority(self._get_message_priority(message))) + 1
         cap = (self.queue_limit or 0) if request_id(message) else 0
         reply = cast("int", self.scripts.push(keys=self._lists(queue), args=[cap, step, dumps(message)]))
@@ -171,12 +171,12 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     # ---- consume --------------------------------------------------------------------------------
     #
-    # kombu pops a message with BRPOP and notes it as reserved afterwards, so that one whose reply never
+    # kombu pops a message with BRPOP and notes it as reserved afterwards, so a message whose reply never
     # arrives is lost. Here BRPOP waits for a bell, and one script takes the message and leases it. A lost
-    # bell costs a second: the message is looked for whenever BRPOP returns, also without one.
+    # bell costs a second, because a message is looked for whenever BRPOP returns, even without a bell.
 
     def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
-        """Begin to consume, with what already waits."""
+        """Begin to consume, first the messages that already wait."""
         result = super().basic_consume(queue, *args, **kwargs)
         if self._has_bells:
             self.scripts.ring(args=[queue])
@@ -198,7 +198,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         connection.send_command("BRPOP", *bells, timeout or self.brpop_timeout)
 
     def close(self) -> None:
-        """Close; a wait for a bell is broken off, where kombu waits for its reply, for a second."""
+        """Close, and break off a wait for a bell; kombu would wait up to a second for the reply."""
         if self._in_poll and self._awaits_bell:
             self._in_poll.disconnect()
             self._in_poll = None
@@ -231,7 +231,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         raise Empty
 
     def _taken_of(self, reply: Any) -> bytes | None:
-        """The message in the answer of ``take.lua``, if there is one; says what was left to newer workers."""
+        """The message in the answer of ``take.lua``, if any; warns of one that was left for newer workers."""
         if not isinstance(reply, list):
             return cast("bytes | None", reply)
         text, passed, version = reply
@@ -253,8 +253,8 @@ class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[mis
     sentinels: list[tuple[str, int]]
 
     def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
-        # kombu reads the Sentinels off the URL's alternates, but it also "switches" to those when a
-        # connection fails, which would leave this transport for the stock one.
+        # kombu reads the Sentinels from the URL's alternates. But it also switches to an alternate when a
+        # connection fails, and would then use its stock transport instead of this one.
         params = self._connparams(asynchronous)
         named = {k: params[k] for k in ("username", "password") if params.get(k)}
         del params["host"], params["port"]
@@ -268,14 +268,14 @@ class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[mis
 
 
 class Transport(kombu_redis.Transport):  # type: ignore[misc]
-    """See the module."""
+    """The transport to one Redis; the module's text describes it."""
 
     Channel = Channel
     supports_batch_publish = False
 
 
 class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
-    """See the module."""
+    """The transport through Sentinel; the module's text describes it."""
 
     Channel = SentinelChannel
     supports_batch_publish = False

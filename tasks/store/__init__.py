@@ -1,1 +1,1 @@
-"""Redis is the truth: records, logs, registrations, and the scripts that change them."""
+"""Everything kept in Redis: records, logs, registrations, and the scripts that change them."""

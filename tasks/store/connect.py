@@ -1,4 +1,4 @@
-"""Where Redis is: one setting's URL, as kombu and as redis-py want it."""
+"""Connects to Redis: translates the URL from the settings for kombu and for redis-py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from redis import BlockingConnectionPool, Redis
 from redis.sentinel import Sentinel
 
-#: Seconds until a command that Redis doesn't answer is given up, and an attempt to connect to it.
+#: Seconds to wait for Redis's answer to a command, and for a connection to it.
 COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S = 3.0, 2.0
-#: The same as redis-py's options, which kombu takes, too.
+#: The same as options of redis-py; kombu takes them, too.
 TIMEOUTS: dict[str, Any] = {
     "socket_timeout": COMMAND_TIMEOUT_S,
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -21,7 +21,7 @@ TIMEOUTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What kombu needs to reach the Redis that ``redis_url`` names: a URL of ours and transport options."""
+    """What kombu needs to reach Redis: a URL that names our transport, and transport options."""
 
     url: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -40,13 +40,13 @@ class Broker:
 
 
 def connect(redis_url: str, max_connections: int = 32, free_timeout_s: float = 20.0, **options: Any) -> Redis:
-    """A client of the Redis that ``redis_url`` names; threads and greenlets wait for a free connection.
+    """A client for the Redis at ``redis_url``; threads and greenlets wait for a free connection.
 
     Args:
         redis_url: ``redis://``, ``rediss://`` or ``sentinel://``, as in the settings.
-        max_connections: commands under way at the same time; Sentinel's pool doesn't bound them.
+        max_connections: most commands in progress at the same time; Sentinel's pool has no bound.
         free_timeout_s: how long a command waits for a free connection.
-        options: redis-py's, in place of :data:`TIMEOUTS` and its defaults.
+        options: options of redis-py, which override :data:`TIMEOUTS` and its defaults.
     """
     options = TIMEOUTS | options
     if _scheme(redis_url) == "sentinel":
@@ -64,7 +64,7 @@ def _scheme(redis_url: str) -> str:
 
 
 def _verified(url: str) -> str:
-    """Ask for the certificate to be verified unless the URL says otherwise; kombu's default is not to."""
+    """Have the certificate verified unless the URL says otherwise; by default, kombu does not verify it."""
     parts = urlsplit(url)
     query = {"ssl_cert_reqs": "required", **dict(parse_qsl(parts.query))}
     return parts._replace(query=urlencode(query)).geturl()
@@ -95,6 +95,6 @@ class _SentinelPlace:
 
     def connect(self, **options: Any) -> Redis:
         manager = Sentinel(self.hosts, **self.credentials, **options)  # type: ignore[no-untyped-call]
-        # Its pool never waits, it raises; so it may grow.
+        # Sentinel's pool never waits but raises an error, so it may grow large.
         client = manager.master_for(self.master, db=self.db, max_connections=10_000)  # type: ignore[no-untyped-call]
         return cast("Redis", client)

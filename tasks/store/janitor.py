@@ -15,24 +15,24 @@ logger = logging.getLogger(__name__)
 
 #: Seconds from a request's acceptance to the first look at it, and between two looks.
 GRACE_S = 5.0
-#: Requests looked at in one round.
+#: Most requests looked at in one round.
 BATCH = 200
 
 
 class Janitor:
-    """Queues lost requests again, at the head of their line. Any number may work at the same time.
+    """Queues lost requests again, at the head of their lists. Several janitors may work at the same time.
 
-    A message goes missing when a worker acknowledges it without having finished the request, or when
-    somebody deletes a list. No step of ours loses one: each is one script.
+    A message is lost when a worker acknowledges it without finishing the request, or when somebody deletes a
+    list. Our own operations lose none, because each is one script.
     """
 
     def __init__(self, redis: Redis, grace_s: float = GRACE_S) -> None:
-        """``grace_s`` bounds the cost: each request is looked at once in that many seconds."""
+        """``grace_s`` bounds the cost: each request is looked at once in so many seconds."""
         self._grace_s = grace_s
         self._tidy = redis.register_script(script_source("janitor"))
 
     def tidy(self) -> list[str]:
-        """One round; the ids of what was queued again. Raises ``redis.RedisError``."""
+        """Do one round; return the ids of the requests queued again. Raises ``redis.RedisError``."""
         ids = cast("list[bytes]", self._tidy(args=[redis_names.UNACKED, self._grace_s, BATCH]))
         found = [request_id.decode() for request_id in ids]
         if found:

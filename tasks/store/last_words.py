@@ -1,6 +1,6 @@
-"""Why workers ended that could not go on, kept in Redis for an hour so that others can tell.
+"""Why workers gave up, kept in Redis for an hour so that other processes can tell.
 
-They are forgotten when a worker of the same model becomes ready. Functions raise ``redis.RedisError``.
+Last words are deleted when a worker of the same model becomes ready. Functions raise ``redis.RedisError``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class LastWords:
 
 
 def leave(redis: Redis, words: LastWords) -> None:
-    """Keep them, in place of what the same worker said before."""
+    """Keep a worker's last words, in place of its earlier ones."""
     text = json.dumps({"worker": words.worker, "model": words.model, "text": words.text})
     announce = redis.register_script(script_source("announce"))
     announce(args=[redis_names.LAST_WORDS, words.worker, TTL_S, redis_names.last_words(words.worker), text])
 
 
 def read(redis: Redis) -> list[LastWords]:
-    """All that are kept, the latest first."""
+    """All last words that are kept, the latest first."""
     workers = [raw.decode() for raw in cast("list[bytes]", redis.zrange(redis_names.LAST_WORDS, 0, -1))]
     with redis.pipeline(transaction=False) as pipe:
         for worker in workers:
@@ -50,7 +50,7 @@ def read(redis: Redis) -> list[LastWords]:
 
 
 def forget(redis: Redis, model: str) -> None:
-    """Drop those of a model's workers."""
+    """Delete the last words of a model's workers."""
     for words in read(redis):
         if words.model == model:
             redis.delete(redis_names.last_words(words.worker))

@@ -1,7 +1,8 @@
-"""Who serves what: every child with a context registers itself in Redis and keeps that alive.
+"""Which children serve which models: every child with a context registers in Redis and renews that.
 
-A child that dies is gone from here after :data:`TTL_S`; nothing waits for it. Times are Redis's clock. What
-is of a format that this code doesn't know (:mod:`tasks.contract.versions`) is left out, with one warning.
+A dead child's registration ends after :data:`TTL_S`; nothing waits for the child. Times are Redis's clock.
+Entries of a format that this code doesn't know (:mod:`tasks.contract.versions`) are left out, with one
+warning.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from tasks.store.requests import script_source
 if TYPE_CHECKING:
     from redis import Redis
 
-#: Seconds between two announcements of a child, and seconds that one counts.
+#: Seconds between two announcements of a child, and seconds that an announcement counts.
 HEARTBEAT_S = 2.0
 TTL_S = 7
-#: All that the last release can read of a child: one field more, and its APIs answer 503. They read a key of
-#: their own, which goes when the last release drops what it doesn't know, as this one does.
+#: The only fields of a child that the last release can read: with one more, its APIs answer 503. Its APIs
+#: read a separate key, which can go once the last release drops unknown fields, as this one does.
 LAST_RELEASE_FIELDS = ("id", "worker", "pid", "model", "n_ctx", "slots", "busy", "work", "index")
 
 
@@ -41,11 +42,11 @@ class Registry:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        # A script, since it may go on when Redis is full.
+        # A script, because it may still write when Redis is full.
         self._announce = redis.register_script(script_source("announce"))
 
     def announce(self, child: Child) -> None:
-        """Say that a child lives, for the next :data:`TTL_S` seconds."""
+        """Register a child as alive for the next :data:`TTL_S` seconds."""
         known = {name: getattr(child, name) for name in LAST_RELEASE_FIELDS}
         texts = [
             redis_names.heartbeat(child.id),
@@ -56,14 +57,14 @@ class Registry:
         self._announce(args=[redis_names.CHILDREN, child.id, TTL_S, *texts])
 
     def withdraw(self, child_id: str) -> None:
-        """Say that a child is going."""
+        """Delete a child's registration."""
         with self._redis.pipeline() as pipe:
             pipe.delete(redis_names.heartbeat(child_id), redis_names.child(child_id))
             pipe.zrem(redis_names.CHILDREN, child_id)
             pipe.execute()
 
     def children(self) -> list[Child]:
-        """The children alive, in order of their ids."""
+        """The live children, in order of their ids."""
         ids = [each.decode() for each in cast("list[bytes]", self._redis.zrange(redis_names.CHILDREN, 0, -1))]
         if not ids:
             return []
@@ -73,7 +74,7 @@ class Registry:
         return read_children(text for each in pairs if (text := each[0] or each[1]))
 
     def add_model(self, model: ServedModel) -> None:
-        """Make a model known; it stays so when its workers go, so that its requests may wait for them."""
+        """Make a model known. It stays known when its workers go, so that requests can wait for new ones."""
         self._redis.hset(redis_names.MODELS, model.name, _text(asdict(model)))
 
     def models(self) -> dict[str, ServedModel]:
@@ -89,7 +90,7 @@ def read_children(texts: Iterable[bytes]) -> list[Child]:
 
 
 def read_model(text: bytes) -> ServedModel | None:
-    """The model that a description is of."""
+    """The model in a description; ``None`` if it can't be read."""
     return read_or_warn(ServedModel, text, "model", versions.REGISTRATION)
 
 

@@ -1,7 +1,7 @@
-"""The truth about every request, in Redis: its record, its log, its state.
+"""Every request in Redis: its record, its log, its state.
 
-Each step is one Lua script (``tasks/store/scripts``), so it happens wholly or not at all. Every
-method raises ``redis.RedisError`` when Redis can't be reached; the callers decide what that means.
+Each operation is one Lua script (``tasks/store/scripts``), so it happens completely or not at all. Every
+method raises ``redis.RedisError`` when Redis can't be reached; the callers decide what to do then.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from redis import Redis
     from redis.commands.core import Script
 
-#: Scripts that let new work in.
+#: Scripts that accept new requests.
 ACCEPTING = ("submit", "push")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a request without its log; times are Redis's clock in Unix seconds.
+    """A request's record, without its log; times are Redis's clock in Unix seconds.
 
-    ``raw``: the request as JSON, of the format ``version``.
+    ``raw`` is the request as JSON in the format ``version``.
     """
 
     id: str
@@ -40,13 +40,13 @@ class Record:
 
     @property
     def request(self) -> GenerateRequest:
-        """What was asked. Raises :class:`tasks.contract.versions.UnsupportedVersionError`."""
+        """The request itself. Raises :class:`tasks.contract.versions.UnsupportedVersionError`."""
         versions.check(f"request {self.id}", {versions.FIELD: self.version}, versions.REQUEST)
         return GenerateRequest.from_json(self.raw)
 
 
 class RequestStore:
-    """What can be asked of requests in Redis, and done to them from outside their workers.
+    """Reads requests in Redis, and changes them from outside their workers.
 
     Args:
         redis: a client with ``decode_responses=False``.
@@ -74,7 +74,7 @@ class RequestStore:
         )
 
     def watch(self, request_id: str, channel: str) -> State | None:
-        """Have a request's events published on ``channel`` too; its state, or ``None`` when unknown."""
+        """Publish a request's events on ``channel``, too; return its state, or ``None`` if unknown."""
         state = cast("bytes | None", self._watch(args=[request_id, channel]))
         return None if state is None else State(state.decode())
 
@@ -96,30 +96,30 @@ class RequestStore:
         code: ErrorCode = ErrorCode.CANCELLED,
         message: str = "The request was cancelled.",
     ) -> State | None:
-        """End a request that isn't over; the state it was in, or ``None`` when unknown.
+        """End a request that isn't over; return the state it was in, or ``None`` if unknown.
 
-        A waiting request's place is free at once; a running one's slot within a step.
+        A waiting request's place is free at once, a running request's slot within a step.
         """
         state = cast("bytes | None", self._cancel(args=[request_id, code.value, message, self._ttl]))
         return None if state is None else State(state.decode())
 
     def expire_due(self) -> int:
-        """End the waiting requests whose queue timeout is over, and all whose time limit is; how many."""
+        """End waiting requests past their queue timeout and all past their time limit; return how many."""
         return int(self._expire(args=[self._ttl]))
 
     def num_running(self) -> int:
-        """Requests claimed and not over, of all models."""
+        """Number of requests that are claimed and not over, of all models."""
         return self.redis.zcard(redis_names.RUNNING)
 
     def num_requeued(self) -> dict[str, int]:
-        """How often requests were put back into the queue, by reason; reasons that never were are missing."""
+        """How often requests were put back into the queue, by reason; reasons without any are missing."""
         found = cast("dict[bytes, bytes]", self.redis.hgetall(redis_names.REQUEUED))
         return {reason.decode(): int(number) for reason, number in found.items()}
 
     def claim_interval_s(self, model: str) -> float | None:
         """Mean seconds between a model's latest claims, the queue's drain time per place, or ``None``.
 
-        Counted up to now, so that a stalled queue shows.
+        The time since the latest claim counts, too, so that a stalled queue shows.
         """
         times = [float(t) for t in cast("list[bytes]", self.redis.lrange(redis_names.claims(model), 0, -1))]
         if not times:
@@ -130,8 +130,8 @@ class RequestStore:
     def deaths(self, request_id: str) -> float:
         """How often in a row a request's child died while the request got no further.
 
-        A lost lease counts a quarter: its worker may only have been paused, but what brings down whole
-        hosts has to end, too.
+        A lost lease counts a quarter: its worker may only have been paused. But a request that brings down
+        whole hosts must end, too.
         """
         return float(cast("bytes | None", self.redis.hget(redis_names.record(request_id), "deaths")) or 0)
 
@@ -156,8 +156,8 @@ class RequestStore:
 def script_source(name: str) -> str:
     """The source of ``tasks/store/scripts/{name}.lua`` with the common part before it.
 
-    Redis at its ``maxmemory`` refuses what accepts new requests; all other scripts may go on, so that what
-    was accepted ends and makes room.
+    Redis at its ``maxmemory`` refuses the scripts that accept new requests. All other scripts may go on, so
+    that accepted requests end and make room.
     """
     folder = files("tasks.store") / "scripts"
     head = "#!lua\n" if name in ACCEPTING else "#!lua flags=allow-oom\n"

@@ -1,4 +1,4 @@
-"""One look at everything: queues, running requests, children, totals and what finished last."""
+"""Reads the service's status: queues, running requests, children, totals, latest finished requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GENERATED = "generated_tokens"
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that is over, as its last script kept it (``remember`` in ``common.lua``)."""
+    """A request that is over, as ``remember`` in ``common.lua`` kept it."""
 
     id: str
     model: str
@@ -34,7 +34,7 @@ class Finished:
     end: End
 
     def told(self) -> FinishedRequest:
-        """Everything but texts: neither the prompt's nor an error's, which may quote it."""
+        """Everything but the texts of the prompt and of an error, which may quote the prompt."""
         usage, timings = self.end.usage or Usage(0, 0), self.end.timings or Timings()
         return FinishedRequest(
             id=self.id,
@@ -65,7 +65,7 @@ class StatusReader:
         self._status = redis.register_script(script_source("status"))
 
     def read(self) -> Status:
-        """What there is now. Raises ``redis.RedisError``."""
+        """The status now. Raises ``redis.RedisError``."""
         reply = cast("list[Any]", self._status(args=list(PRIORITY_LISTS)))
         time, models, waiting, children, running, totals, recent = reply
         by_model = Counter(_text(model) for model, _ in running)
@@ -87,18 +87,18 @@ class StatusReader:
 
 
 class Refusals:
-    """Counts refused requests for the totals, a second's in one command: refusing has to cost little."""
+    """Counts refused requests, and adds a second's counts to the totals at once: refusing must be cheap."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._counts: Counter[str] = Counter()
 
     def add(self, code: str) -> None:
-        """Count one."""
+        """Count one refused request."""
         self._counts[code] += 1
 
     def flush(self) -> None:
-        """Add up what was counted since the last time. Raises ``redis.RedisError``, and keeps the counts."""
+        """Add the new counts to the totals. Raises ``redis.RedisError``, and then keeps the counts."""
         counts, self._counts = self._counts, Counter()
         if not counts:
             return

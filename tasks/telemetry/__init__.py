@@ -1,1 +1,1 @@
-"""What can be seen from outside: logs, figures, traces."""
+"""What processes report: logs, metrics, traces."""

@@ -1,4 +1,4 @@
-"""A worker host's ``/metrics``: what its children have counted, served by their parent."""
+"""A worker host's ``/metrics``: the parent serves what its children have counted."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerFigures(Collector):
-    """A worker host's figures at the moment of asking.
+    """A worker host's metrics at the moment when they are read.
 
     Args:
-        model: that it serves.
-        total: adds up what its children have counted.
-        slots: of all its children.
-        busy: how many of them are taken now.
+        model: name of the served model.
+        total: adds up what the children have counted.
+        slots: number of slots of all children.
+        busy: counts the slots that are taken now.
     """
 
     def __init__(self, model: str, total: Callable[[], Tally], slots: int, busy: Callable[[], int]) -> None:
         self._model, self._total, self._slots, self._busy = model, total, slots, busy
 
     def collect(self) -> Iterator[Family]:
-        """Read them."""
+        """Read the metrics."""
         tally = self._total()
         for word, count in tally.counts(WORKER_COUNTERS).items():
             yield _counter(WORKER_COUNTERS[word], self._model, count)
@@ -72,8 +72,8 @@ class Exporter(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(worker, **kwargs)
         settings = worker.app.settings
         if settings.metrics_port:
-            # A port that is taken ends the worker before it holds a request. Children that inherit the socket
-            # don't keep the port: Celery has the system kill them when their parent dies.
+            # If the port is taken, the worker ends here, before it holds a request. Children that inherit the
+            # socket don't keep the port: Celery has the system kill them when their parent dies.
             self._serve(worker, settings.metrics_host, settings.metrics_port)
 
     def _serve(self, worker: Any, host: str, port: int) -> None:
@@ -89,10 +89,10 @@ class Exporter(bootsteps.StartStopStep):  # type: ignore[misc]
         logger.info("metrics on http://%s:%d/metrics", host, port)
 
     def start(self, worker: Any) -> None:
-        """Nothing: it serves since it was made."""
+        """Do nothing: it has served since it was made."""
 
     def stop(self, worker: Any) -> None:
-        """Nothing: the pool drains after this."""
+        """Do nothing: the pool drains after this."""
 
 
 def _figures(worker: Any) -> WorkerFigures:

@@ -1,8 +1,8 @@
-"""What is logged and in which form, the same in every process; each module logs through ``logging``.
+"""Configures logs in the same way in every process; each module logs through ``logging``.
 
-A record's ``extra`` are its fields. What :func:`bound` binds, a request's id above all, is a field of every
-record of the block. Nothing here imports more than the form needs, since gunicorn's configuration reads it
-before gevent patches the process.
+A record's ``extra`` holds its fields. Fields that :func:`bound` binds, such as a request's id, are in every
+record of the block. This module imports only what it needs, since gunicorn's configuration imports it before
+gevent patches the process.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     from tasks.settings import BrokerSettings
 
-#: Loggers with two lines for each request, which has one of its own, and those of every connection.
+#: Loggers that write two more lines for each request, or lines for each connection.
 _WORDY = ("celery.worker.strategy", "celery.app.trace", "kombu", "amqp", "urllib3")
 _FIRST = ("timestamp", "level", "logger", "event")
 
 
 def configure(settings: BrokerSettings, level: int | str | None = None) -> None:
-    """Log to standard error as the settings say; ``level`` instead of theirs if given."""
+    """Log to standard error as the settings say; ``level``, if given, overrides theirs."""
     logging.config.dictConfig(configuration(settings, level))
 
 
 def configuration(settings: BrokerSettings, level: int | str | None = None) -> dict[str, Any]:
-    """For :func:`logging.config.dictConfig`."""
+    """The configuration for :func:`logging.config.dictConfig`."""
     chosen = logging.getLevelName(level) if isinstance(level, int) else (level or settings.log_level)
     chosen = chosen.upper()
     quieter = chosen if chosen in ("DEBUG", "ERROR", "CRITICAL") else "WARNING"
@@ -42,7 +42,7 @@ def configuration(settings: BrokerSettings, level: int | str | None = None) -> d
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "chosen"}},
         "root": {"level": chosen, "handlers": ["stderr"]},
         "loggers": {
-            # gunicorn gives it a handler of its own, which this takes away.
+            # This removes the handler that gunicorn adds.
             "gunicorn.error": {"level": chosen, "handlers": [], "propagate": True},
             **{name: {"level": quieter} for name in _WORDY},
         },
@@ -50,7 +50,7 @@ def configuration(settings: BrokerSettings, level: int | str | None = None) -> d
 
 
 def bound(**fields: Any) -> AbstractContextManager[None]:
-    """Have all records of the block, in this thread or greenlet, carry ``fields``."""
+    """Add ``fields`` to all records of the block, in this thread or greenlet."""
     return bound_contextvars(**fields)
 
 
@@ -71,7 +71,7 @@ def _formatter(log_format: str) -> dict[str, Any]:
 
 def _rendering(log_format: str) -> list[Processor]:
     if log_format == "json":
-        # Without the frames' variables, among which a prompt may be.
+        # Without the frames' variables, because one of them may hold a prompt.
         return [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
     plain = structlog.dev.plain_traceback
     return [

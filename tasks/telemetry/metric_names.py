@@ -1,7 +1,7 @@
-"""The name, meaning, labels and buckets of every metric; nothing else names one.
+"""The name, meaning, labels and buckets of every metric; no other module names a metric.
 
-The names follow vLLM's where it has the same figure. Standard library only: the API and the workers both
-read this, each with Prometheus' client over it.
+The names follow vLLM's where vLLM has the same figure. Standard library only: the API and the workers both
+read this module, and each builds its Prometheus metrics from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tasks.telemetry.tally import Layout
 
 MODEL = ("model",)
 
-# Upper bounds in seconds, for machines that make 5 tokens a second and for those that make 100.
+# Upper bounds in seconds (of _BATCH: in sequences), for machines that make 5 to 100 tokens a second.
 _FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _BETWEEN = (
     0.001,
@@ -42,7 +42,7 @@ _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: a histogram if it has ``buckets``, its upper bounds; a counter if its name says total."""
+    """One metric: a histogram if it has ``buckets`` (upper bounds), a counter if its name ends in total."""
 
     name: str
     text: str
@@ -50,7 +50,7 @@ class Metric:
     buckets: Sequence[float] = ()
 
 
-# ---- of finished requests, on the API; right across its processes -----------------------------------
+# ---- finished requests, on the API; correct across all its processes --------------------------------
 
 FIRST_TOKEN = Metric(
     "inference_time_to_first_token_seconds", "From acceptance to the first token.", buckets=_FIRST
@@ -61,7 +61,7 @@ BETWEEN_TOKENS = Metric(
 WHOLE = Metric("inference_e2e_request_latency_seconds", "From acceptance to the end.", buckets=_WHOLE)
 QUEUED = Metric("inference_request_queue_time_seconds", "From acceptance to the first claim.", buckets=_QUEUE)
 PREFILL = Metric(
-    "inference_request_prefill_time_seconds", "From admission to a batch to the first token.", buckets=_FIRST
+    "inference_request_prefill_time_seconds", "From joining the batch to the first token.", buckets=_FIRST
 )
 DECODE = Metric("inference_request_decode_time_seconds", "From the first token to the last.", buckets=_WHOLE)
 PROMPT_TOKENS = Metric("inference_prompt_tokens_total", "Tokens of the prompts of finished requests.")
@@ -69,14 +69,15 @@ REUSED_TOKENS = Metric("inference_reused_tokens_total", "Prompt tokens that were
 GENERATED_TOKENS = Metric("inference_generated_tokens_total", "Tokens delivered in finished requests.")
 REQUESTS = Metric("inference_requests_total", "Finished requests.", ("model", "outcome"))
 ATTEMPTS = Metric(
-    "inference_request_attempts_total", "Runs of finished requests; more than one each after failures."
+    "inference_request_attempts_total",
+    "Attempts at finished requests; more than one per request after failures.",
 )
 REFUSED = Metric("inference_requests_refused_total", "Requests that were not accepted.", ("reason",))
 
-#: The commonest reasons, shown before the first event; the others are the codes of HTTP errors.
+#: The most common reasons, shown even at 0; the others are codes of HTTP errors.
 REFUSAL_REASONS = ("queue_full", "store_unavailable", "store_full", "shutting_down", "invalid_value")
 
-# ---- of the moment and of the whole cluster, on the API; every API process says the same ------------
+# ---- the whole cluster now, on the API; every API process shows the same ----------------------------
 
 STORE_UP = Metric("inference_store_up", "Whether Redis answers.", ())
 WAITING = Metric("inference_requests_waiting", "Requests that wait for a slot.")
@@ -94,25 +95,27 @@ REQUEUED = Metric(
     "Requests put back into the queue after they had left it.",
     ("reason",),
 )
-#: Why, as ``tasks/store/scripts`` count it.
+#: Why requests were put back; the scripts in ``tasks/store/scripts`` count by these names.
 REQUEUE_REASONS = ("lease_lost", "child_died", "handed_back", "found_by_janitor")
 ENGINE_WORK = Metric(
     "inference_engine_work_total", "What a child's engine has done.", ("model", "worker", "child", "what")
 )
 
-# ---- of Redis, on both: the API pings, the workers write ---------------------------------------------
+# ---- Redis, on both: the API pings, the workers write ------------------------------------------------
 
 ROUND_TRIP = Metric(
     "inference_redis_round_trip_seconds", "From a command to its answer.", ("command",), _TRIP
 )
 
-# ---- of a worker host, on the worker ------------------------------------------------------------------
+# ---- one worker host, on the worker -------------------------------------------------------------------
 
-#: What its children count, by the word that they use for it.
+#: What the worker's children count, by the name that they use for it.
 WORKER_COUNTERS = {
     "steps": Metric("inference_engine_steps_total", "Steps computed."),
-    "rows": Metric("inference_engine_decoded_rows_total", "Rows decoded, one a sequence and step."),
-    "padding": Metric("inference_engine_padding_rows_total", "Rows added because that was quicker."),
+    "rows": Metric("inference_engine_decoded_rows_total", "Rows decoded: one per sequence and step."),
+    "padding": Metric(
+        "inference_engine_padding_rows_total", "Padding rows added because the larger step was quicker."
+    ),
     "prefilled": Metric("inference_engine_prefilled_tokens_total", "Prompt tokens computed."),
     "generated": Metric(
         "inference_engine_generated_tokens_total", "Tokens sampled, whether or not they were delivered."
@@ -122,9 +125,9 @@ WORKER_COUNTERS = {
     "preemptions": Metric(
         "inference_preemptions_total", "Sequences put back to wait because the cache was full."
     ),
-    "restarts": Metric("inference_children_restarted_total", "Children started in place of ones that ended."),
+    "restarts": Metric("inference_children_restarted_total", "Children started to replace ended ones."),
 }
-#: What its children measure, by the word that they use for it.
+#: What the worker's children measure, by the name that they use for it.
 WORKER_HISTOGRAMS = {
     "batch": Metric("inference_engine_batch_size", "Sequences computed in a step.", buckets=_BATCH),
     "step": Metric(
@@ -133,7 +136,7 @@ WORKER_HISTOGRAMS = {
     "append": ROUND_TRIP,
 }
 WORKER_SLOTS = Metric("inference_worker_slots", "Slots of this worker host.", ("model", "state"))
-#: Where its children count; ``starts`` is every child's, the first ones' too.
+#: Layout of the children's tallies; ``starts`` counts every start of a child, the first one, too.
 WORKER_LAYOUT = Layout(
     ("starts", *WORKER_COUNTERS), {word: metric.buckets for word, metric in WORKER_HISTOGRAMS.items()}
 )

@@ -1,4 +1,4 @@
-"""What every process needs to make spans and to send them; imported only where traces are wanted."""
+"""Makes spans and sends them, in every process; imported only where traces are wanted."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from tasks.contract.messages import End
     from tasks.settings import BrokerSettings
 
-#: The variable that the exporter reads; its companions (headers, certificates, …) count, too.
+#: Environment variables that the exporter reads; it also reads related ones (headers, certificates, …).
 ENDPOINT, TIMEOUT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TIMEOUT"
-#: Seconds for sending a batch, retries included, unless the variable says otherwise.
+#: Seconds for sending a batch, retries included, unless the environment sets :data:`TIMEOUT`.
 SEND_S = 3
-#: Seconds that the end of a process waits for a collector that doesn't answer.
+#: Seconds that a process waits at its end for a collector that doesn't answer.
 GOODBYE_S = 2.0
 REQUEST_ID, OUTCOME, ATTEMPT = "inference.request.id", "inference.outcome", "inference.attempt"
 
 
 def make_provider(settings: BrokerSettings, service: str, *, closes_itself: bool = True) -> TracerProvider:
-    """What sends this process's spans, from a thread of its own.
+    """Make the provider that sends this process's spans, from a separate thread.
 
-    ``service`` names the process unless ``OTEL_SERVICE_NAME`` does. If it ``closes_itself``, it sends what is
-    left at the interpreter's end.
+    ``service`` names the process unless ``OTEL_SERVICE_NAME`` does. If the provider ``closes_itself``, it
+    sends the remaining spans when the interpreter ends.
     """
     os.environ[ENDPOINT] = settings.otlp_endpoint or ""
     os.environ.setdefault(TIMEOUT, str(SEND_S))
@@ -50,14 +50,14 @@ def make_provider(settings: BrokerSettings, service: str, *, closes_itself: bool
 
 
 class _Batches(BatchSpanProcessor):
-    """Gives up a collector that is away when the process ends, which must not take long."""
+    """Does not wait long for an absent collector when the process ends."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         super().__init__(exporter)
         self._give_up = exporter.shutdown
 
     def shutdown(self) -> None:
-        """Send what is left, for a bounded time."""
+        """Send the remaining spans, for a bounded time."""
         timer = threading.Timer(GOODBYE_S, self._give_up)
         timer.daemon = True
         timer.start()
@@ -81,7 +81,7 @@ class _RequestsOnly(Sampler):
         links: Sequence[Link] | None = None,
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
-        """As the environment's sampler says, but for those."""
+        """Drop such commands; for all other spans, do what the environment's sampler says."""
         if kind is SpanKind.CLIENT and not trace.get_current_span(parent_context).get_span_context().is_valid:
             return SamplingResult(Decision.DROP)
         return self._chosen.should_sample(
@@ -95,14 +95,14 @@ class _RequestsOnly(Sampler):
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Turns this process's monotonic clock into nanoseconds since the epoch, as of one moment."""
+    """Converts this process's monotonic clock to nanoseconds since the epoch, from one moment's readings."""
 
     now_ns: int
     monotonic_s: float
 
     @classmethod
     def now(cls) -> Self:
-        """As of now."""
+        """Read both clocks now."""
         return cls(time.time_ns(), monotonic())
 
     def at(self, seconds: float) -> int:
@@ -111,7 +111,7 @@ class Wall:
 
 
 def describe_end(span: trace.Span, end: End) -> None:
-    """Say how a request ended and what it took; never any text of it."""
+    """Add a request's end and its tokens to its span, but none of its texts."""
     if end.usage is not None:
         span.set_attribute("gen_ai.usage.input_tokens", end.usage.prompt_tokens)
         span.set_attribute("gen_ai.usage.output_tokens", end.usage.completion_tokens)

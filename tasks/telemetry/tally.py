@@ -1,8 +1,8 @@
 """Counts and histograms as plain numbers in memory that children share with their parent.
 
-A child's row outlives it, and its replacement goes on counting in the same row: totals only grow, whichever
-process dies. Adding costs a fraction of a microsecond; nothing is locked, since a row has one process at a
-time.
+A child's row outlives the child, and its replacement goes on counting in the same row: totals only grow,
+whichever process dies. Adding costs a fraction of a microsecond; nothing is locked, since only one process
+at a time uses a row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Cells: TypeAlias = "list[float] | memoryview[float]"
 
 #: Bytes of a number.
 _DOUBLE = 8
-#: Rows at most; memory that is not touched costs nothing.
+#: Most rows; memory that is not touched costs nothing.
 MAX_ROWS = 1024
 
 
@@ -25,7 +25,7 @@ MAX_ROWS = 1024
 class Layout:
     """Where each count and histogram has its numbers in a row.
 
-    A histogram has one number a bucket, one for what is above them all, and the sum.
+    A histogram has one number for each bucket, one for the values above all buckets, and the sum.
     """
 
     counters: tuple[str, ...]
@@ -33,11 +33,11 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Numbers of a row."""
+        """How many numbers a row has."""
         return len(self.counters) + sum(len(bounds) + 2 for bounds in self.histograms.values())
 
     def starts(self) -> Iterator[tuple[str, int]]:
-        """Each histogram's first number."""
+        """Each histogram's name, and the place of its first number."""
         start = len(self.counters)
         for name, bounds in self.histograms.items():
             yield name, start
@@ -54,16 +54,16 @@ class Distribution:
 
 
 class Tally:
-    """Adds to one row and reads it. ``KeyError`` on names that the layout lacks."""
+    """Adds to one row and reads it. Raises ``KeyError`` on names that the layout lacks."""
 
     def __init__(self, layout: Layout, cells: Cells | None = None) -> None:
-        """``cells``: the row's numbers; default: numbers of its own."""
+        """``cells``: the row's numbers; default: new ones."""
         self._cells: Cells = [0.0] * layout.size if cells is None else cells
         self._counters = {name: place for place, name in enumerate(layout.counters)}
         self._histograms = {name: (start, layout.histograms[name]) for name, start in layout.starts()}
 
     def add(self, counter: str, number: float = 1) -> None:
-        """Count."""
+        """Add to a counter."""
         self._cells[self._counters[counter]] += number
 
     def observe(self, histogram: str, value: float) -> None:
@@ -73,11 +73,11 @@ class Tally:
         self._cells[start + len(bounds) + 1] += value
 
     def counts(self, names: Iterable[str]) -> dict[str, int]:
-        """The counters of these names."""
+        """The values of these counters."""
         return {name: int(self._cells[self._counters[name]]) for name in names}
 
     def distribution(self, histogram: str) -> Distribution:
-        """A histogram as it stands."""
+        """A histogram's present state."""
         start, bounds = self._histograms[histogram]
         so_far, cumulative = 0.0, []
         for place, bound in enumerate(bounds, start):
@@ -88,7 +88,7 @@ class Tally:
 
 
 class SharedTallies:
-    """A row for each child. Make it before forking, and take one row in each child, by the child's number."""
+    """A row for each child. Make it before forking; each child takes the row with its number."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

@@ -1,4 +1,4 @@
-"""Traces, if an OTLP endpoint is set; without one none of it is imported."""
+"""Traces, if an OTLP endpoint is set; without an endpoint, no code for traces is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_wanted(settings: BrokerSettings) -> bool:
-    """Whether to make traces. Says so in the log when they are wanted and can't be made."""
+    """Whether to make traces. Logs a warning when they are wanted but can't be made."""
     if not settings.otlp_endpoint:
         return False
     try:

@@ -23,12 +23,12 @@ WORK = (
 class WorkCounter(Observer):
     """Counts an engine's work.
 
-    ``steps``, ``rows`` decoded and ``padding`` rows added, ``prefilled`` prompt tokens, ``generated`` tokens,
-    tokens ``guessed`` and guessed ``right``, ``preemptions``; how many sequences a step computes, and how
-    long one takes that decodes.
+    It counts ``steps``, decoded ``rows`` and added ``padding`` rows, ``prefilled`` prompt tokens,
+    ``generated`` tokens, ``guessed`` tokens and ``right`` guesses, and ``preemptions``. It also measures how
+    many sequences a step computes, and how long a step that decodes takes.
 
     Args:
-        tally: what to add to, which may hold what was counted before; default: a new one.
+        tally: what to add to, which may hold earlier counts; default: a new one.
     """
 
     def __init__(self, tally: Tally | None = None) -> None:
@@ -36,11 +36,11 @@ class WorkCounter(Observer):
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was counted so far."""
+        """The counts so far."""
         return self._tally.counts(WORK)
 
     def on_step(self, step: Step, num_tokens: int, seconds: float) -> None:
-        """Add a step up."""
+        """Count a step."""
         add, num_decoded = self._tally.add, len(step.decode)
         add("steps")
         add("generated", num_tokens)
@@ -53,10 +53,10 @@ class WorkCounter(Observer):
         self._tally.observe("batch", num_decoded + len(step.prefill))
 
     def on_draft(self, guessed: int, right: int) -> None:
-        """Add guesses up."""
+        """Count guesses."""
         self._tally.add("guessed", guessed)
         self._tally.add("right", right)
 
     def on_preemption(self) -> None:
-        """Add a preemption."""
+        """Count a preemption."""
         self._tally.add("preemptions")

@@ -1,4 +1,4 @@
-"""One attempt at a request in a child: what it was claimed with, and the account at its end."""
+"""One attempt at a request in a child: what the claim returned, and the figures at its end."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tasks.engine.sequence import Ending
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """A claimed request on its way through the engine: this child's, until a later attempt takes it.
+    """A claimed request in the engine; it is this child's until a later attempt claims it.
 
     Attributes:
         request: what was asked.
         number: 1 for the first attempt.
-        fence: a word of this attempt alone.
+        fence: a unique word that names this attempt.
         queue_ms: acceptance to the first attempt's claim.
         age_ms: acceptance to this claim.
         first_ms: acceptance to the first token, if an earlier attempt delivered it.
         first_seq: number of the last event before this attempt.
         seq: number of the last event.
         proven: set once it has delivered something, or is over.
-        over: set when nothing more is to be delivered, because of the end or, ``is_handed_back``, to be
-            continued elsewhere.
-        end: the request's, if this attempt came to it.
-        ending: the engine's account.
+        over: set when nothing more is to be delivered: the request has ended, or, if ``is_handed_back``,
+            continues elsewhere.
+        end: the request's end, if this attempt reached it.
+        ending: the engine's report on the end.
     """
 
     request: GenerateRequest
@@ -59,18 +59,18 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """Names this attempt in the engine, where an older one, which lost its lease, may still be."""
+        """Names this attempt in the engine, which may still have an older attempt that lost its lease."""
         return f"{self.id}:{self.number}:{self.fence}"
 
     def stop(self, *, is_handed_back: bool = False) -> None:
-        """Nothing more is to be delivered."""
+        """Mark the attempt as over: nothing more is to be delivered."""
         self.is_handed_back = is_handed_back
         self.proven.set()
         self.over.set()
 
     @property
     def is_stream(self) -> bool:
-        """Whether somebody waits for each token."""
+        """Whether the client waits for each token."""
         return self.request.stream
 
     @property

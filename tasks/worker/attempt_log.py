@@ -1,4 +1,4 @@
-"""What hears of each attempt: the log's line, and spans if traces are wanted."""
+"""The observers of each attempt: one writes a log line, and another makes spans if traces are wanted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 class AttemptLog(AttemptObserver):
-    """One line for each attempt."""
+    """Logs one line for each attempt."""
 
     def on_over(self, attempt: Attempt) -> None:
-        """Say what became of it and what it cost; times in milliseconds."""
+        """Log what became of the attempt and what it cost; times in milliseconds."""
         told = {
             "id": attempt.id,
             "model": attempt.request.model,
@@ -34,7 +34,7 @@ class AttemptLog(AttemptObserver):
 
 
 def attempt_observers(settings: BrokerSettings) -> tuple[AttemptObserver, ...]:
-    """To be made in the child: the one that makes traces starts a thread."""
+    """Make the observers. Call this in the child: the one that makes traces starts a thread."""
     if not tracing.is_wanted(settings):
         return (AttemptLog(),)
     from tasks.worker.attempt_spans import AttemptSpans

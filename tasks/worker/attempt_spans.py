@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AttemptSpans(AttemptObserver):
-    """Adds to the span that Celery's instrumentation makes of a task what the task was made of."""
+    """Adds the parts of an attempt to the span that Celery's instrumentation makes of its task."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -54,7 +54,7 @@ class AttemptSpans(AttemptObserver):
         _describe(task, attempt)
 
     def on_close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
     def _compute(self, attempt: Attempt, wall: Wall, within: Context) -> None:
@@ -77,7 +77,7 @@ class AttemptSpans(AttemptObserver):
 
 
 def _before(task: Span) -> Context:
-    """The context of a task's own span: the sender's."""
+    """The context that a task's span is in: the sender's."""
     return trace.set_span_in_context(NonRecordingSpan(task.parent)) if task.parent else Context()
 
 

@@ -1,7 +1,7 @@
-"""The worker's side of a request in Redis: to claim it, and to deliver what was generated.
+"""What a worker does with a request in Redis: it claims it, and delivers what was generated.
 
-Each is one Lua script (``tasks/store/scripts``). Every method raises ``redis.RedisError`` when Redis can't be
-reached; the callers decide what that means.
+Each operation is one Lua script (``tasks/store/scripts``). Every method raises ``redis.RedisError`` when
+Redis can't be reached; the callers decide what to do then.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class SuspectError(Exception):
-    """The request may be what kills its children: claim it while no other such request is being tried."""
+    """The request may be killing its children: claim it only while no other such request is being tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """What one attempt has to deliver at a step; no text, tokens or end asks only whether to go on.
+    """What one attempt delivers at a step; without text, tokens and end it only asks whether to go on.
 
-    ``seq`` numbers the event, one above the attempt's last, so that an append can be repeated.
-    ``fence`` is the attempt's.
+    ``seq`` is the event's number, one above the attempt's last, so that an append can be repeated.
+    ``fence`` is the attempt's fence.
     """
 
     id: str
@@ -71,16 +71,16 @@ class AttemptStore:
         suspect_from: float | None = None,
         fence: str | None = None,
     ) -> Attempt | None:
-        """Take a request to run it; ``None`` when there is nothing to run.
+        """Claim a request for a child; ``None`` when there is nothing to generate.
 
-        That is so when it is over, unknown, too late, out of attempts, or can't be read, which ends it.
-        Out of attempts is what has ``max_attempts`` deaths (:meth:`RequestStore.deaths`). When it is unknown
-        whether a call did it, it may be repeated with the same ``fence`` (:func:`new_fence`): that is one
-        attempt.
+        There is nothing to generate when the request is over, unknown, too late, out of attempts, or
+        unreadable; an unreadable request ends. A request with ``max_attempts`` deaths
+        (:meth:`RequestStore.deaths`) is out of attempts. If the answer to a call was lost, repeat the call
+        with the same ``fence`` (:func:`new_fence`): both calls are one attempt.
 
         Raises:
-            SuspectError: it has at least ``suspect_from`` of them; it is not claimed.
-            tasks.contract.versions.UnsupportedVersionError: it is for a newer worker; it is not claimed.
+            SuspectError: the request has at least ``suspect_from`` deaths; it is not claimed.
+            tasks.contract.versions.UnsupportedVersionError: it needs a newer worker; it is not claimed.
         """
         fence = fence or new_fence()
         suspects = "" if suspect_from is None else suspect_from
@@ -111,7 +111,7 @@ class AttemptStore:
         )
 
     def append(self, items: Sequence[Append]) -> list[bool]:
-        """Deliver one step of several attempts in one round trip; for each, whether to go on.
+        """Deliver one step of several attempts in one round trip; return for each whether to go on.
 
         ``False`` means that the request runs or waits elsewhere or is over: stop generating it.
         Nothing of such an item is written.
@@ -123,7 +123,7 @@ class AttemptStore:
 
 
 def new_fence() -> str:
-    """A word for one attempt alone."""
+    """A unique word that names one attempt."""
     return uuid.uuid4().hex[:12]
 
 
@@ -144,5 +144,5 @@ def _append_args(item: Append) -> Iterable[Any]:
     )
 
 
-#: ``json.dumps`` with separators would make an encoder at each call.
+#: ``json.dumps`` with separators would make a new encoder at each call.
 _compact = json.JSONEncoder(separators=(",", ":")).encode

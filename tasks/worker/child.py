@@ -1,4 +1,4 @@
-"""What a worker child is made of: one engine, one deliverer, one registration. Built in this one place."""
+"""A worker child: one engine, one deliverer and one registration, all built here."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: A command that Redis doesn't answer is repeated for a few seconds; all of ours may be.
+#: A command that Redis doesn't answer is repeated for a few seconds; all our commands may be repeated.
 _REPEATING: dict[str, Any] = {
     "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5),
     "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
 }
 
-#: Seconds until a request of a newer format goes back to its queue. Its message did not say what it is, or it
-#: would have stayed there; put back at once, it would be taken by this worker again and again.
+#: Seconds until a request of a newer format goes back to its queue. Its message did not give the format, or
+#: it would have stayed there. Without this pause, this worker would take it again and again.
 NEWER_PAUSE_S = 2.0
 
 
 class HandedBackError(Exception):
-    """This child is leaving: the request is to be continued by another."""
+    """This child is leaving: another child has to continue the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a child has of its worker host.
+    """A child's share of its worker host.
 
     Attributes:
         worker: the Celery node's name.
-        index: the child's number, which a dead one leaves to its replacement.
+        index: the child's number, which a dead child's replacement takes over.
         slots: sequences that it may decode at once.
         threads: how many threads it may compute with.
         tally: where it counts what it does.
-        step_costs: where the first child to measure them notes for all what steps cost.
-        on_stage: notes for its parent what it is doing.
+        step_costs: where the first child that measures what steps cost notes it for all children.
+        on_stage: notes for the parent what the child is doing.
     """
 
     worker: str
@@ -84,10 +84,10 @@ class Share:
 
 
 class WorkerChild:
-    """Runs requests on one context, several at a time, each from a thread of its own."""
+    """Runs requests on one context, several at a time, each in a separate thread."""
 
     def __init__(self, settings: WorkerSettings, model: Model, share: Share) -> None:
-        """Nothing is started yet."""
+        """Build the child without starting anything."""
         self._settings, self._leaving, self._probing = settings, Flag(), Lock()
         self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
         client = connect(settings.redis_url, **_REPEATING)
@@ -122,13 +122,13 @@ class WorkerChild:
             reuses_prefixes=self._settings.prefix_cache,
             speculates=self._settings.speculation,
             measure=measure if self._settings.step_shaping else None,
-            # Without its engine a child is of no use: its death hands its requests on.
+            # A child is useless without its engine: let it die, so that its requests run elsewhere.
             on_crash=partial(os._exit, 70),
             on_stage=share.on_stage,
         )
 
     def start(self) -> None:
-        """Have the engine compute something, then say so. Raises what :meth:`Engine.start` raises."""
+        """Have the engine compute something, then register. Raises what :meth:`Engine.start` raises."""
         self._engine.start()
         self._deliverer.start(self._engine.cancel)
         self._heart.start()
@@ -140,7 +140,7 @@ class WorkerChild:
         )
 
     def close(self) -> None:
-        """Withdraw, and free the context; requests that run are left to a later attempt."""
+        """Withdraw the registration and free the context; later attempts continue running requests."""
         self.hand_back()
         self._heart.close()
         for observer in self._observers:
@@ -149,15 +149,15 @@ class WorkerChild:
     def hand_back(self) -> None:
         """Stop generating, deliver what there is, and end every :meth:`run` with ``HandedBackError``."""
         self._leaving.set()
-        self._engine.close()  # its thread has ended: nothing comes after what is now delivered
+        self._engine.close()  # its thread has ended, so no more tokens come
         self._deliverer.close()
 
     def run(self, request_id: str) -> None:
         """Generate a request to its end, or to the end of this attempt.
 
         Raises:
-            HandedBackError: this child is leaving, and the request is not over; or another worker, of a
-                newer release, has to run it.
+            HandedBackError: this child is leaving, and the request is not over; or a worker of a newer
+                release has to run it.
         """
         try:
             attempt = self._begin(request_id, max(1, self._settings.max_attempts - 1))
@@ -166,8 +166,9 @@ class WorkerChild:
             self._leaving.wait(NEWER_PAUSE_S)
             raise HandedBackError(request_id) from None
         except SuspectError:
-            # It may be what kills its children, or has merely shared one with that. Alone with those that
-            # have got somewhere, only the culprit dies once more without getting any further.
+            # The request may be killing its children, or it only shared a child with the one that does. Only
+            # one suspect at a time begins, beside requests that have delivered something. Then only the one
+            # that kills its children dies again without getting any further.
             with self._probing:
                 attempt = self._begin(request_id)
                 if attempt is not None:
@@ -180,13 +181,13 @@ class WorkerChild:
             raise HandedBackError(request_id)
 
     def _begin(self, request_id: str, suspect_from: float | None = None) -> Attempt | None:
-        """Claim a request and have it generated; ``None`` when there is nothing (more) to do.
+        """Claim a request and begin to generate it; ``None`` when there is nothing (more) to do.
 
         Raises:
-            SuspectError: it has ``suspect_from`` deaths.
+            SuspectError: the request has ``suspect_from`` deaths.
         """
         limit = self._settings.max_attempts
-        # One fence for all tries: a claim whose answer was lost is found to be this child's.
+        # One fence for all tries: if the answer to a claim was lost, the next try gets it again.
         args = request_id, self._card.id, limit, suspect_from, new_fence()
         attempt = self._insist(partial(self._attempts.claim, *args))
         return attempt if attempt is not None and self._is_started(attempt) else None
@@ -199,7 +200,7 @@ class WorkerChild:
         except HandedBackError:
             raise
         except Exception:
-            # The task must not end with an error: Celery would acknowledge it, and the request be lost.
+            # The task must not end with an error: Celery would acknowledge it and lose the request.
             logger.exception("request %s can't be started", attempt.id)
             failure = Failure(ErrorCode.INTERNAL, "The request can't be started; see the worker's log.")
             self._fail(attempt, failure)
@@ -208,7 +209,7 @@ class WorkerChild:
         return False
 
     def _insist(self, action: Callable[[], T]) -> T:
-        """Do something in Redis, as soon as it is there. Raises ``HandedBackError`` when leaving."""
+        """Do something in Redis; repeat it while Redis is away. Raises ``HandedBackError`` when leaving."""
         for failures in count(1):
             if self._leaving.is_set():
                 break
@@ -259,7 +260,7 @@ class WorkerChild:
 
 
 def _card(settings: WorkerSettings, model: Model, share: Share) -> Child:
-    """What the child says of itself."""
+    """What the child registers about itself."""
     return Child(
         id=f"{share.worker}/{os.getpid()}",
         worker=share.worker,

@@ -1,7 +1,8 @@
-"""From the engine's deltas to the requests' logs: one round trip for all requests of a step, or of a few.
+"""Writes the engine's deltas to the requests' logs: one round trip for all requests of one or a few steps.
 
-A stream's first token and its end are written at once, what comes between no more often than a screen is
-redrawn: a lone fast stream's two or three tokens a frame cost as much as one.
+A stream's first token and its end are written at once. The tokens between are written no more often than a
+screen is redrawn: in that time a lone fast stream makes two or three tokens, and one write of them costs as
+much as a write of one.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from tasks.worker.attempt_store import Append, AttemptStore
 
 logger = logging.getLogger(__name__)
 
-#: A request that nobody streams is written at so many tokens or seconds, whichever comes first.
+#: A request that is not streamed is written after so many tokens or seconds, whichever comes first.
 SELDOM_TOKENS = 64
 SELDOM_S = 0.5
-#: A token is held back for the next step's no longer than so many intervals between writes.
+#: A token waits for the next step's tokens no longer than so many intervals between writes.
 MAX_INTERVALS = 2
 
 
@@ -46,7 +47,7 @@ class _Pending:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether somebody waits for just this: a first token, or the end."""
+        """Whether to write at once: this has a stream's first token, or the end."""
         is_first = self.attempt.is_stream and self.attempt.seq == self.attempt.first_seq
         return self.ending is not None or (is_first and bool(self.tokens))
 
@@ -72,9 +73,9 @@ class Deliverer:
         interval_s: float = 0.0,
         on_append: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
-        """``interval_s``: seconds between two writes at least, unless something is urgent.
+        """``interval_s``: least seconds between two writes, unless something is urgent.
 
-        ``on_append`` hears how long each round trip to Redis took.
+        ``on_append`` is called with the seconds that each round trip to Redis took.
         """
         self._store = store
         self._interval_s, self._written_at = interval_s, 0.0
@@ -92,7 +93,7 @@ class Deliverer:
         self._thread.start()
 
     def put(self, deltas: list[Delta]) -> None:
-        """The engine's sink: one step's deltas."""
+        """Take one step's deltas from the engine."""
         self._steps.put(deltas)
 
     def close(self) -> None:
@@ -101,7 +102,7 @@ class Deliverer:
         self._thread.join()
 
     def add(self, attempt: Attempt) -> None:
-        """Know an attempt before its job is submitted."""
+        """Add an attempt, before its job is submitted."""
         self._attempts[attempt.key] = attempt
 
     def _run(self) -> None:
@@ -113,7 +114,7 @@ class Deliverer:
             attempt.stop(is_handed_back=True)
 
     def _gather(self) -> bool:
-        """Take the engine's steps until something is to be written; whether more are to come."""
+        """Take the engine's steps until something must be written; return whether more can come."""
         while True:
             try:
                 deltas = self._steps.get(timeout=self._patience_s())
@@ -126,7 +127,7 @@ class Deliverer:
                 return True
 
     def _patience_s(self) -> float | None:
-        """How long the next step may take before what is held back is written without it."""
+        """How many seconds to wait for the next step before waiting tokens are written without it."""
         if not (self._pending and self._interval_s):
             return None
         return max(0.0, self._written_at + MAX_INTERVALS * self._interval_s - monotonic())
@@ -143,7 +144,7 @@ class Deliverer:
                 self._pending.setdefault(delta.key, _Pending(attempt, now)).add(delta)
 
     def _flush(self, *, is_last: bool = False) -> None:
-        """Write what is due, and ask for the others whether to go on."""
+        """Write the deltas that are due, and ask for the other attempts whether to go on."""
         now = self._written_at = monotonic()
         batch = list(self._pending.values())
         items = [_item(pending, is_due=is_last or pending.is_due(now)) for pending in batch]

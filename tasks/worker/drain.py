@@ -1,4 +1,4 @@
-"""What a worker does when it is told to stop: it drains, for a bounded time."""
+"""How a worker stops: it drains for a bounded time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.worker.pool.ask import child_pids, wake_event_loop
 
 logger = logging.getLogger(__name__)
 
-#: What tells a child to deliver what it has and to hand back its requests, and the seconds it gets for that.
+#: The signal that tells a child to deliver what it has and hand back its requests, and its seconds for that.
 HAND_BACK = signal.SIGUSR2
 HAND_BACK_S = 5.0
 
@@ -29,8 +29,9 @@ HAND_BACK_S = 5.0
 class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
     """SIGTERM, SIGINT or SIGQUIT: take no more requests and let the running ones finish, for a bounded time.
 
-    After ``drain_timeout`` seconds, or at a second signal, the rest is put back at the head of the queue. The
-    worker ends with status 0 either way, and with ``HOPELESS``, and at once, when no child can become ready.
+    After ``drain_timeout`` seconds, or at a second signal, the other requests go back to the head of the
+    queue. Either way the worker ends with status 0. If no child can become ready, it ends at once, with
+    ``HOPELESS``.
     """
 
     requires = ("celery.worker.components:Pool",)
@@ -51,14 +52,14 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         threading.Thread(target=self._listen, name="refusal", daemon=True).start()
 
     def stop(self, worker: Any) -> None:
-        """Nothing: the pool stops after this, and the time goes on until it has."""
+        """Do nothing: the pool stops after this, and the time runs on until it has."""
 
     def close(self, worker: Any) -> None:
-        """The worker is stopping, perhaps by remote control."""
+        """Begin to drain: the worker is stopping, perhaps by remote control."""
         self._begin()
 
     def give_up(self, text: str) -> None:
-        """End because no child can become ready: say so, and put back what the worker holds."""
+        """End because no child can become ready: say so, and put the worker's requests back."""
         with self._giving_up:
             if self._deadline is not None:
                 return
@@ -77,14 +78,14 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         name = signal.Signals(signum).name
         signals.worker_shutting_down.send(sender=self._worker.hostname, sig=name, how="Warm", exitcode=0)
         state.should_stop = platforms.EX_OK
-        # Here and not when the event loop has ended: the solo pool's task would come first.
+        # Begin here, not when the event loop has ended: the solo pool would finish its task first.
         self._begin()
         _wake_loop()
 
     def _begin(self, timeout: float | None = None) -> None:
         if self._deadline is not None:
             return
-        # Told by remote control, Celery does not say so before the end; what is put back depends on it.
+        # On a stop by remote control, Celery sets this only at the end, but putting back depends on it.
         if state.should_stop is None:
             state.should_stop = platforms.EX_OK
         timeout = self._worker.app.settings.drain_timeout if timeout is None else timeout
@@ -92,7 +93,7 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
         self._deadline = _later(timeout, self._hand_back)
 
     def _hand_back(self) -> None:
-        """Have what still runs put back at the head of the queue, with all that was generated delivered."""
+        """Have running requests deliver what they generated, and put them back at the head of the queue."""
         held = held_requests()
         if held:
             logger.warning("%d requests did not finish in time and are put back", len(held))
@@ -103,7 +104,7 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
             self._end_now()
 
     def _end_now(self) -> None:
-        """End what still runs, which puts it back; what it has not delivered will be generated again."""
+        """End running requests, which puts them back; undelivered tokens will be generated again."""
         held = held_requests()
         if not held:
             return
@@ -111,13 +112,13 @@ class Drain(bootsteps.StartStopStep):  # type: ignore[misc]
             # The lost children's requests are put back by Celery (task_reject_on_worker_lost).
             _signal_children(self._worker.pool, signal.SIGKILL)
         else:
-            # Threads can't be ended, so the process is.
+            # Threads can't be ended, so end the process.
             _put_back(held)
             os._exit(state.should_stop or platforms.EX_OK)
 
 
 def _wake_loop() -> None:
-    """Have the event loop look whether to stop; by itself it does a second later."""
+    """Have the event loop check now whether to stop; by itself it checks a second later."""
     # From a thread, since a signal may have interrupted the loop.
     _later(0, wake_event_loop)
 

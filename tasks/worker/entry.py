@@ -1,4 +1,4 @@
-"""What a worker imports: its task, or, when llama.cpp can't be loaded, an end that says why."""
+"""What a worker imports: its task, or, if llama.cpp can't be loaded, a handler that ends it and says why."""
 
 from __future__ import annotations
 

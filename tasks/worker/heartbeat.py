@@ -1,4 +1,4 @@
-"""A child's heartbeat: keeps its registration alive, so that the API and its users know who serves."""
+"""A child's heartbeat: renews its registration, so that the API and clients know which children serve."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Heartbeat:
         busy: Callable[[], int],
         work: Callable[[], dict[str, int]],
     ) -> None:
-        """Nothing is started yet.
+        """Make a heartbeat without starting it.
 
         Args:
             redis: where to register.
-            card: what does not change of the child.
+            card: what the child registers, apart from what changes.
             model: its model's file.
             busy: says how many slots are in use.
             work: says what the engine has done.
@@ -46,7 +46,7 @@ class Heartbeat:
         self._thread = Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Register, and go on doing so."""
+        """Register, and renew the registration until :meth:`close`."""
         self._thread.start()
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Heartbeat:
         self._try(partial(self._registry.withdraw, self._card.id))
 
     def _introduce(self) -> None:
-        with suppress(OSError):  # a file that is gone has been introduced by an earlier child
+        with suppress(OSError):  # if the file is gone, an earlier child has introduced the model
             created = int(self._model.stat().st_mtime)
             self._registry.add_model(ServedModel(self._card.model, self._card.n_ctx, created))
         self._announce()
@@ -75,7 +75,7 @@ class Heartbeat:
         try:
             action()
         except RedisError as error:
-            logger.warning("could not register: %s", error)
+            logger.warning("could not renew this child's registration: %s", error)
         except Exception:
-            # A heart that stops would take a child that works out of the list.
+            # If this thread ended, a working child would disappear from the registry.
             logger.exception("could not register")

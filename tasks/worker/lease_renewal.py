@@ -1,4 +1,4 @@
-"""Renews the leases of what a worker holds."""
+"""Renews the leases of the requests that a worker holds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RENEWALS_PER_LEASE = 3
 class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
     """Renews the leases of the messages that this worker answers for, in a thread.
 
-    The event loop's timers would do until Redis is away: reconnecting, the loop sleeps for up to 30 s at a
-    time. The solo pool keeps it busy for the length of a task, and threads for the length of the drain.
+    The event loop's timers would come too late: while it reconnects to Redis, the loop sleeps for up to 30 s
+    at a time. The solo pool keeps it busy for the length of a task, and threads for the length of the drain.
     """
 
     requires = ("celery.worker.components:Pool",)
@@ -38,7 +38,8 @@ class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, worker: Any) -> None:
         """Begin to renew."""
-        # Not so here: what runs is acknowledged over the next connection, and nobody else gets it.
+        # The warning is wrong here: running tasks are acknowledged over the next connection, and no other
+        # worker gets them.
         warnings.filterwarnings("ignore", r"\s*In Celery 5\.1 .*\s*on connection loss cancels")
         timeouts = {"socket_timeout": self._interval, "socket_connect_timeout": self._interval}
         redis = connect(worker.app.settings.redis_url, **timeouts)
@@ -46,7 +47,7 @@ class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
         self._timer.call_repeatedly(self._interval, self.renew)
 
     def stop(self, worker: Any) -> None:
-        """Nothing: the pool drains after this."""
+        """Do nothing: the pool drains after this."""
 
     def renew(self) -> None:
         """Renew once."""

@@ -1,4 +1,4 @@
-"""What can be watched of a child's attempts at requests: an observer's hooks do nothing by default."""
+"""Observers of a child's attempts at requests; their hooks do nothing by default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AttemptObserver:
 
 
 def outcome(attempt: Attempt) -> str:
-    """``succeeded``, ``failed``, ``handed back``, or ``dropped``: it is over, or another attempt has it."""
+    """``succeeded``, ``failed``, ``handed back``, or ``dropped`` (ended, or in another attempt)."""
     if attempt.end is not None:
         return attempt.end.state.value
     return "handed back" if attempt.is_handed_back else "dropped"

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 class ProcessEngine:
     """This process's :class:`WorkerChild`, made when it is first needed.
 
-    In a parent that forks, only the weights are loaded; each child makes its context over them.
+    A parent that forks loads only the weights; each child makes its context over them.
     """
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ class ProcessEngine:
         self._worker = "worker"
         self._slots, self._forks = 1, True
         self._cores = CorePool(1, 1)
-        #: The worker's own process, which has children or not.
+        #: Process id of the worker's main process, with or without children.
         self.parent = os.getpid()
 
     def prepare(self, worker: Any) -> None:
-        """In the worker's parent: settle slots, kernels and cores, and load the weights to share.
+        """In the worker's parent: choose slots, kernels and cores, and load the shared weights.
 
-        With a GPU nothing may touch the device before the fork, so the child loads them itself.
+        With a GPU, nothing may touch the device before the fork, so each child loads the weights itself.
         Raises :class:`~tasks.engine.errors.ModelError` when the model can't be computed here.
         """
         settings: WorkerSettings = worker.app.settings
@@ -77,7 +77,7 @@ class ProcessEngine:
         if settings.gpu_layers == 0:
             self._model = self._load(settings)
             worker.app.memory_need = Need.of(HeaderFacts.of(self._model.describe()), settings)
-        # What exists now is left alone by the children's collectors, which would else copy shared pages.
+        # Keep the children's garbage collectors off existing objects: they would copy shared pages.
         gc.collect()
         gc.freeze()
 
@@ -116,7 +116,7 @@ class ProcessEngine:
                 self._child = None
 
     def _proven(self, settings: WorkerSettings, workers: int) -> KernelSet:
-        """The kernels that were seen to compute this model here, with as many threads as a child may get."""
+        """The kernels proven to compute this model here, with as many threads as a child may get."""
         shape = settings.shape
         threads = CorePool(workers, shape.workers * shape.threads).threads_of(1)
         return proven(
@@ -162,36 +162,36 @@ def generate(request_id: str, *_: Any, **__: Any) -> None:
 
 @signals.worker_init.connect(weak=False)
 def _on_worker_init(sender: Any, **_: Any) -> None:
-    logs.configure(sender.app.settings)  # Celery comes to that later, and kernels have something to say
+    logs.configure(sender.app.settings)  # Celery does this later, but the kernels' proof logs already
     try:
         _engine.prepare(sender)
     except ModelError as error:
         refuse_to_start(sender, explain_refusal(str(error), Circumstances.of(sender.app)))
     except Exception as error:
-        # Celery would only log it, and go on with a worker that is not prepared.
+        # Celery would only log the error, and go on with a worker that is not prepared.
         logger.exception("this worker can't start")
         refuse_to_start(sender, f"The worker can't start: {error!r}; its log says where.")
 
 
 @signals.worker_process_init.connect(weak=False)
 def _on_child_init(**_: Any) -> None:
-    # In a thread: what a handler interrupts may hold the locks that this needs.
+    # In a thread: the code that a signal handler interrupts may hold the locks that this needs.
     signal.signal(HAND_BACK, lambda *_: Thread(target=_engine.hand_back, daemon=True).start())
     try:
         _engine.start()
     except ModelError as error:
         _refuse(error)
-        # The solo pool has no children: its process hears the reason itself, as soon as it has started.
+        # The solo pool has no children: its process reads the reason itself, as soon as it has started.
         if os.getpid() != _engine.parent:
             raise SystemExit(HOPELESS) from None
     except Exception:
-        # Celery would go on with a child that can run nothing.
+        # Celery would go on with a child that can run no task.
         logger.exception("this child can't start")
         raise SystemExit(1) from None
 
 
 def _refuse(error: ModelError) -> None:
-    """Every child would fail in the same way: have the worker end, which says why."""
+    """End the worker and say why: every child would fail in the same way."""
     current_app.refusal.say(explain_refusal(str(error), Circumstances.of(current_app)))
 
 

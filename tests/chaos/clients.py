@@ -1,4 +1,4 @@
-"""Clients that keep what they receive, and go on elsewhere when their connection breaks."""
+"""Clients that keep what they receive, and go on at another API when their connection breaks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-#: Seconds of silence after which a connection counts as dead; a stream sends a comment every two.
+#: Seconds of silence after which a connection counts as dead; a stream sends a comment every two seconds.
 SILENCE_S = 15.0
-#: Seconds that a request may take in all, breaks included.
+#: Seconds that a request may take in total, broken connections included.
 PATIENCE_S = 180.0
-#: Seconds between two attempts to connect, at most.
+#: Most seconds between two tries to connect.
 PAUSE_S = 0.25
-#: What a server answers that can't take a request now.
+#: The statuses of an API that can't take a request now.
 BUSY = (429, 503)
 _BROKEN = (OSError, http.client.HTTPException, json.JSONDecodeError)
 
@@ -31,11 +31,11 @@ class Receipt:
     Attributes:
         pieces: number and text of every message with text.
         text: the whole text of an answer that was fetched; ``None`` for a stream.
-        error: code of the error that it ended with, or ``gave up``.
-        is_done: the answer's proper end has come.
+        error: code of the error that ended the request, or ``gave up``.
+        is_done: the answer has come to its proper end.
         has_left: the client went away on purpose.
-        num_breaks: connections that broke off, or could not be made.
-        num_refused: how often it was told to come back later.
+        num_breaks: connections that broke or could not be made.
+        num_refused: how often an API told the client to come back later.
     """
 
     body: dict[str, Any]
@@ -65,8 +65,8 @@ class Client:
     """One request's client, for one thread; subclasses say how it reads.
 
     Args:
-        urls: base URLs of the APIs; the next one is tried whenever one fails.
-        body: of the request.
+        urls: base URLs of the APIs; when one fails, the client tries the next one.
+        body: the request's body.
         pick: chooses the first API.
     """
 
@@ -80,7 +80,7 @@ class Client:
         self.receipt = Receipt(body)
 
     def run(self) -> Receipt:
-        """Send the request and receive it to its end, however often that has to begin anew."""
+        """Send the request and receive the whole answer, over as many connections as that takes."""
         deadline = time.monotonic() + PATIENCE_S
         while not self.receipt.is_over:
             if time.monotonic() > deadline:
@@ -109,7 +109,7 @@ class Client:
         return connection.getresponse()
 
     def _is_refused(self, response: http.client.HTTPResponse) -> bool:
-        """Whether to come back later; other errors end the request."""
+        """Whether the client should come back later; other errors end the request."""
         if response.status < 300:
             return False
         error = json.loads(response.read())["error"]
@@ -124,7 +124,7 @@ class Client:
 class Streamer(Client):
     """Reads an answer as it comes, and resumes after the last message that it has.
 
-    ``leave_after`` messages with text it goes away, for good.
+    After ``leave_after`` messages with text the client goes away for good.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class Streamer(Client):
         options = {"stream": True, "stream_options": {"include_usage": True}}
         super().__init__(urls, {**body, **options}, pick)
         self._leave_after = leave_after
-        if leave_after is not None:  # whoever has a key may come back, so what it asked for goes on
+        if leave_after is not None:  # a request with a key goes on, since its client may come back
             del self._headers["Idempotency-Key"]
 
     def _exchange(self) -> None:
         connection = self._connect()
         try:
-            # Closed by name: as long as the response is open, so is its connection.
+            # Close the response explicitly: its connection stays open as long as it does.
             with self._resume(connection) if self.receipt.id else self._post(connection) as response:
                 if not self._is_refused(response):
                     self._read(response)
@@ -167,7 +167,7 @@ class Streamer(Client):
     def _take(self, number: int, event: dict[str, Any]) -> None:
         receipt = self.receipt
         if "error" in event:
-            # The store being away is no end: the request goes on when it is back.
+            # When the store is away the request has not ended: it goes on when the store is back.
             if event["error"]["code"] == "store_unavailable":
                 raise ConnectionError(event["error"]["message"])
             receipt.error = str(event["error"]["code"])
@@ -182,7 +182,7 @@ class Streamer(Client):
 
 
 def _messages(response: http.client.HTTPResponse) -> Iterator[tuple[int, str]]:
-    """Number and data of each message of a stream; an error's has no number and gets 0."""
+    """Number and data of each message of a stream; an error message has no number and gets 0."""
     number = 0
     while line := response.readline():
         name, _, value = line.decode().rstrip("\n").partition(": ")

@@ -31,7 +31,7 @@ WORKERS, SLOTS = 2, 4
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the processes are started with; times in seconds."""
+    """The settings that the processes start with; times in seconds."""
 
     workers: int = 2
     apis: int = 2
@@ -44,7 +44,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Checkout:
-    """Code that a process runs: its folder, this process's own if ``None``, and variables that it needs."""
+    """The code that a process runs: its folder (``None``: this process's folder), and needed variables."""
 
     folder: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Checkout:
 
 @dataclass(frozen=True)
 class Running:
-    """A claimed request: which child has it, and which attempt that is."""
+    """A claimed request: its child, and the number of its attempt."""
 
     id: str
     child: str
@@ -60,9 +60,9 @@ class Running:
 
 
 class Cluster:
-    """``valkey``, and by name ``workers``, ``apis``, and ``proxies``: the way of each to Valkey.
+    """``valkey`` and, by name, ``workers``, ``apis`` and ``proxies``. Programs reach Valkey by their proxies.
 
-    ``checkouts``: by name of a worker or an API, the code that it runs; default: this process's.
+    ``checkouts``: the code of a worker or an API, by its name; default: this process's code.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Cluster:
     # ---- all together ---------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Start what doesn't run, let all connections through, and wait until all are ready."""
+        """Start every process that doesn't run, let all connections through, and wait until all are ready."""
         for proxy in self.proxies.values():
             proxy.release()
         self.start_valkey()
@@ -96,7 +96,7 @@ class Cluster:
         wait_until(self.is_ready, timeout=90, interval=0.05)
 
     def close(self) -> None:
-        """End everything at once."""
+        """End every process at once."""
         for process in (*self.apis.values(), *self.workers.values(), self.valkey):
             process.kill()
         for proxy in self.proxies.values():
@@ -122,20 +122,20 @@ class Cluster:
         return answers_200(f"{self.api_url(name)}/readyz")()
 
     def is_quiet(self) -> bool:
-        """Whether nothing waits, runs, or is reserved."""
+        """Whether no request waits, runs, or is reserved."""
         reserved = (UNACKED_OPTIONS[name] for name in ("unacked_key", "unacked_index_key"))
         waiting = self.redis.keys(queue_name("*"))
         return not (waiting or self.redis.exists(redis_names.RUNNING, redis_names.DEADLINES, *reserved))
 
     @property
     def model_name(self) -> str:
-        """What clients ask for."""
+        """The model that clients ask for."""
         return self.model.name.removesuffix(".gguf")
 
     # ---- Valkey ---------------------------------------------------------------------------------
 
     def start_valkey(self) -> None:
-        """Start it, unless it runs, and wait until it has read its append-only file."""
+        """Start Valkey, unless it runs, and wait until it has read its append-only file."""
         self.valkey.start()
         wait_until(self._answers)
 
@@ -147,10 +147,10 @@ class Cluster:
             return False
 
     def url_by(self, host: str, port: int) -> str:
-        """Valkey's URL by way of another address."""
+        """Valkey's URL through another address."""
         return f"{self._credentials}{host}:{port}/0"
 
-    # ---- what goes on ---------------------------------------------------------------------------
+    # ---- requests and children ------------------------------------------------------------------
 
     def urls(self) -> list[str]:
         """The base URLs of the APIs."""
@@ -176,7 +176,7 @@ class Cluster:
         return [Running(i.decode(), child.decode(), int(attempt)) for i, (child, attempt) in pairs if child]
 
     def running_on(self, children: Iterable[str]) -> list[Running]:
-        """The requests that some children have."""
+        """The claimed requests of these children."""
         wanted = set(children)
         return [each for each in self.running() if each.child in wanted]
 
@@ -186,7 +186,7 @@ class Cluster:
         return [key.decode()[start:] for key in self.redis.scan_iter(redis_names.record("*"), count=1000)]
 
     def forget_all(self) -> None:
-        """Drop every request, which must be over."""
+        """Drop every request; all of them must be over."""
         for pattern in (redis_names.record("*"), redis_names.log("*")):
             if found := list(self.redis.scan_iter(pattern, count=1000)):
                 self.redis.delete(*found)
@@ -231,7 +231,7 @@ class Cluster:
             **self._shared(),
         }
         arguments = [*_options(given), "--oversubscribe", *options]
-        # Several hosts share these cores: a thread that waits for another one must not hold its own.
+        # Several hosts share these cores: a thread that waits for another one must not occupy a core.
         env = {"OMP_WAIT_POLICY": "passive"}
         return self.make_process(name, (*prefix, *COMMAND, "worker", *arguments), env)
 
@@ -243,12 +243,12 @@ class Cluster:
             "drain-timeout": self.sizes.drain,
             **self._shared(),
         }
-        # Of a folder of ours, so that one that is killed leaves nothing behind elsewhere.
+        # In the test's folder, so that a killed API leaves no files elsewhere.
         env = {"PROMETHEUS_MULTIPROC_DIR": str(self.root / f"{name}.metrics")}
         return self.make_process(name, (*COMMAND, "api", *_options(given)), env)
 
     def make_process(self, name: str, command: tuple[str, ...], env: Mapping[str, str]) -> Process:
-        """A process of the cluster, not started yet; ``env`` is what it needs beside a clean environment."""
+        """A process of the cluster, not started yet; ``env`` is added to a clean environment."""
         code, log = self._checkouts.get(name, Checkout()), self.root / f"{name}.log"
         variables = {**clean_environment(), **env, **code.env}
         return Process(name, command, variables, log, self._keeper, code.folder)
@@ -274,7 +274,7 @@ def _names(letter: str, count: int) -> list[str]:
 def cluster(
     root: Path, model: Path, sizes: Sizes | None = None, checkouts: Mapping[str, Checkout] | None = None
 ) -> Iterator[Cluster]:
-    """A cluster that is ready, and gone afterwards."""
+    """A cluster that is ready; it ends with the block."""
     made = Cluster(root, model, sizes or Sizes(), checkouts)
     try:
         made.heal()

@@ -1,4 +1,4 @@
-"""One cluster for the tests that mend what they break, whole again before each of them."""
+"""One cluster for the tests that repair what they break; it is whole again before each of them."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def judge(cluster: Cluster, vocabulary: Model) -> Judge:
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Have a measurement printed at the end of the run."""
+    """A function whose messages are printed after the tests; for measurements."""
     return lambda text: _told.append(f"{request.node.name}: {text}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     if _told:
         terminalreporter.section("measured")
         for line in _told:

@@ -1,4 +1,4 @@
-"""What a soak breaks, one thing at a time; each fault ends with the cluster able to become whole again."""
+"""The faults of a soak, injected one at a time; after each one the cluster can become whole again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lose_an_api(cluster: Cluster, pick: random.Random) -> None:
 
 
 def lose_valkey(cluster: Cluster, pick: random.Random) -> None:
-    """SIGKILL to Valkey; it reads its append-only file."""
+    """SIGKILL to Valkey; it starts again on its append-only file."""
     cluster.valkey.kill()
     time.sleep(pick.uniform(0, 1))  # how long it is away
     cluster.start_valkey()
@@ -79,11 +79,11 @@ def kick_clients(cluster: Cluster, pick: random.Random) -> None:
         cluster.redis.client_kill_filter(_type="normal", skipme=True)
         cluster.redis.client_kill_filter(_type="pubsub")
     except RedisError:
-        return  # Valkey is away: they are closed
+        return  # Valkey is away, so they are closed
 
 
 def stall(cluster: Cluster, pick: random.Random) -> None:
-    """Swallow what one process and Valkey say to each other for a while, then let it through."""
+    """Hold the data between one process and Valkey for a while, then let it through."""
     proxy = pick.choice(list(cluster.proxies.values()))
     proxy.hold()
     time.sleep(pick.uniform(0.5, 3))  # the length of the stall

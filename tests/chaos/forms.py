@@ -1,4 +1,4 @@
-"""Each test has a short form, for every run of the tests, and a long one, for ``make chaos``."""
+"""Each test has a short form, for ``make test``, and a long form, for ``make chaos``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def number(variable: str, default: float) -> float:
 def forms(name: str, short: int | None, variable: str, long: int) -> pytest.MarkDecorator:
     """Parametrize ``name``: ``short`` in ``make test``, ``variable`` or ``long`` in ``make chaos``."""
     long_form = pytest.param(int(number(variable, long)), marks=pytest.mark.chaos, id="long")
-    if short is None:  # it is much like another test's
+    if short is None:  # the short form is much like another test's
         return pytest.mark.parametrize(name, [long_form])
     return pytest.mark.parametrize(name, [pytest.param(short, marks=pytest.mark.e2e, id="short"), long_form])

@@ -1,4 +1,4 @@
-"""The last release's code, to run beside this one's: out of git, into a folder of its own."""
+"""The last release's code, taken out of git into a separate folder, to run beside this release's code."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from tests.chaos.cluster import Checkout
 
-#: The commit that was released last. To be changed with each release, and what only the one before needed
-#: goes then (:data:`tasks.store.registry.LAST_RELEASE_FIELDS`).
+#: The commit that was released last. Change it with each release; then remove what only the release before
+#: needed (:data:`tasks.store.registry.LAST_RELEASE_FIELDS`).
 LAST_RELEASE = "589144ba78e17a1f34db0ebfe037b5705609ffb9"
 _ROOT = Path(__file__).resolve().parents[2]
 _SHIM = Path(__file__).parent / "shim"
 
 
 def last_release(folder: Path) -> Checkout:
-    """The last release in ``folder``. Skips the test where git's history lacks it, and fails in CI."""
+    """The last release's code in ``folder``. If git lacks it, the test is skipped; in CI it fails."""
     command = ["git", "-C", str(_ROOT), "archive", "--format=tar", LAST_RELEASE, "service", "tasks"]
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode:

@@ -1,4 +1,4 @@
-"""Clients that keep a cluster busy while something is broken."""
+"""Clients that keep a cluster busy while faults are injected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPICS = ("rivers", "mutexes", "bread", "the moon", "élan vital", "東京", "ch
 
 
 def chat(topic: str, max_tokens: int, **options: Any) -> dict[str, Any]:
-    """A chat that takes exactly ``max_tokens`` unless ``options`` say otherwise."""
+    """A chat request for exactly ``max_tokens`` tokens, unless ``options`` say otherwise."""
     messages = [{"role": "user", "content": f"Tell me about {topic}."}]
     return {"messages": messages, "max_tokens": max_tokens, "ignore_eos": True, **options}
 
@@ -27,11 +27,11 @@ def completion(topic: str, max_tokens: int, **options: Any) -> dict[str, Any]:
 
 
 class Mix:
-    """Draws clients: streams and pollers, greedy and not, some with stop strings, some who go away.
+    """Makes random clients: streams and pollers, greedy or not, some with stop strings, some that go away.
 
     Args:
-        cluster: whom they ask.
-        tokens: length of an answer, at least and at most.
+        cluster: the cluster that they ask.
+        tokens: least and greatest length of an answer.
         leavers: share of clients that go away in the middle.
         pollers: share of clients that poll.
     """
@@ -51,7 +51,7 @@ class Mix:
         self._lock = threading.Lock()
 
     def draw(self) -> Client:
-        """The next client. For any thread."""
+        """The next client. Any thread may call this."""
         with self._lock:
             return self._draw()
 
@@ -77,17 +77,17 @@ class Mix:
 
 
 def _ignore(receipt: Receipt) -> None:
-    """Nothing: it is checked later."""
+    """Do nothing: the test checks the receipt later."""
 
 
 @contextmanager
 def busy(
     draw: Callable[[], Client], num: int, check: Callable[[Receipt], None] = _ignore
 ) -> Iterator[list[Receipt]]:
-    """``num`` clients at a time, one after another, until the block ends; then each finishes its last.
+    """Keep ``num`` clients at work until the block ends; then each finishes its last request.
 
-    The list has all receipts after the block, and those complete so far during it. Each is given to
-    ``check`` as soon as it is complete.
+    During the block the list has the receipts that are complete so far; after it, it has all. ``check`` gets
+    each receipt as soon as it is complete.
     """
     receipts: list[Receipt] = []
     enough = threading.Event()
@@ -116,5 +116,5 @@ def at_once(clients: Sequence[Client]) -> Iterator[list[Future[Receipt]]]:
 
 
 def answers(futures: list[Future[Receipt]]) -> list[Receipt]:
-    """What clients of :func:`at_once` received."""
+    """What the clients of :func:`at_once` received."""
     return [future.result() for future in futures]

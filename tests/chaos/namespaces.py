@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces with addresses of their own, of which one can be cut off."""
+"""Hosts on one machine: network namespaces with their own addresses. Each of them can be cut off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-#: A private network of this process's own, so that two test runs don't meet.
+#: A private network for this process only, so that two test runs don't meet.
 _NET = f"10.213.{os.getpid() % 250}"
 _TAG = f"{os.getpid() % 100_000}"
 
@@ -27,7 +27,7 @@ class Host:
         return ("ip", "netns", "exec", self.name)
 
     def cut_off(self) -> None:
-        """Pull the cable: packets vanish, and no side is told."""
+        """Pull the cable: packets vanish, and neither side is told."""
         _ip("link", "set", self.link, "down")
 
     def join(self) -> None:
@@ -37,7 +37,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Network:
-    """Some hosts, and the ``gateway`` under which they reach this one."""
+    """Some hosts, and ``gateway``, the address at which they reach this host."""
 
     gateway: str
     hosts: tuple[Host, ...]
@@ -67,7 +67,7 @@ def network(num: int) -> Iterator[Network]:
         yield Network(gateway, hosts)
     finally:
         for host in hosts:
-            # By name: a namespace outlives its name for as long as a connection of its own dies.
+            # Delete the link by its name: a namespace outlives its name while one of its connections ends.
             _ip("link", "del", host.link, must=False)
             _ip("netns", "del", host.name, must=False)
         _ip("link", "del", bridge, must=False)

@@ -1,4 +1,4 @@
-"""One process of a cluster: the real command, in a process group of its own, to be killed or paused by id."""
+"""One process of a cluster: the real command in its own process group, which a test kills or pauses by id."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Process:
     """A command that can be started, stopped in many ways, and started again.
 
     Attributes:
-        log: file that its output is appended to, over all its lives.
-        keeper: ends it when the tests are killed themselves.
-        cwd: folder that it is started in; Python looks there first. Default: this process's.
-        num_starts: how many lives it has had.
+        log: file that the output of all its starts is appended to.
+        keeper: ends it if the tests themselves are killed.
+        cwd: folder that it starts in; Python imports from there first. Default: this process's folder.
+        num_starts: how often it was started.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Process:
     _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Start it, unless it runs."""
+        """Start the process, unless it runs."""
         if self.is_running:
             return
         with self.log.open("ab") as log:
@@ -63,7 +63,7 @@ class Process:
         return self._popen is not None and self._popen.poll() is None
 
     def children(self) -> list[int]:
-        """Ids of what it has forked and still lives."""
+        """Ids of its children that live."""
         try:
             forked = psutil.Process(self.pid).children()
             return [child.pid for child in forked if child.status() != psutil.STATUS_ZOMBIE]
@@ -78,7 +78,7 @@ class Process:
             self.keeper.release(self.pid)
 
     def kill_alone(self) -> None:
-        """SIGKILL to the process only; its children find themselves alone."""
+        """SIGKILL to the process only; its children lose their parent."""
         os.kill(self.pid, signal.SIGKILL)
         self.wait()
 
@@ -95,12 +95,12 @@ class Process:
         os.kill(self.pid, signal.SIGTERM)
 
     def wait(self, timeout: float = 60) -> int:
-        """Wait for its end; the exit code."""
+        """Wait until it ends, and return the exit code."""
         assert self._popen is not None
         return self._popen.wait(timeout=timeout)
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Send ``number`` to all of the group that is left."""
+        """Send signal ``number`` to every process left in the group."""
         if self._popen is None:
             return
         try:
@@ -114,7 +114,7 @@ class Process:
 
 
 def memory_kb(pid: int) -> int:
-    """Memory of a process, what it shares counted by its share (PSS); 0 when it is gone."""
+    """Memory of a process in kB (PSS: shared pages count in part); 0 when the process is gone."""
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""A TCP proxy in the test's own process, which cuts, delays or swallows what goes through it."""
+"""A TCP proxy in the test's process that cuts connections, and delays or holds their data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-#: ``SO_LINGER`` with no time left: closing sends a reset.
+#: ``SO_LINGER`` with a time of 0: closing sends a reset.
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -42,29 +42,29 @@ class Proxy:
         return len(self._links)
 
     def cut_all(self) -> int:
-        """Break every connection; how many there were."""
+        """Break every connection, and return how many there were."""
         return int(self._call(self._cut, None))
 
     def cut_one(self, choice: random.Random) -> int:
-        """Break one connection, chosen at random; 0 when there is none."""
+        """Break one connection, chosen at random; returns 0 when there is none."""
         return int(self._call(self._cut, choice))
 
     def hold(self) -> None:
-        """Swallow silence: connections stay, and new ones are taken, but nothing arrives on either side."""
+        """Hold all data: connections stay open, new ones are accepted, but neither side gets anything."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
     def refuse(self) -> None:
-        """Break what there is and each new connection at once."""
+        """Break every connection now, and every new one at once."""
         self._refuses = True
         self.cut_all()
 
     def release(self) -> None:
-        """Forward again, without delay; what was held arrives."""
+        """Forward again, without delay; held data arrives."""
         self._refuses, self.delay_s = False, 0.0
         self._loop.call_soon_threadsafe(self._flows.set)
 
     def close(self) -> None:
-        """End it, and all its connections."""
+        """Close the proxy and all its connections."""
         self.cut_all()
         self._call(self._end)
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,4 +1,4 @@
-"""An API process dies: its clients get the rest from another one, and what nobody waits for goes on."""
+"""An API process dies: its clients get the rest from another one, and requests without a client go on."""
 
 from __future__ import annotations
 

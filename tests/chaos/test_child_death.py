@@ -1,4 +1,4 @@
-"""A worker's child dies: its requests go on in another one, and nobody else notices."""
+"""A worker's child dies: its requests go on in another child, and no other request is disturbed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_streams_go_on_when_children_are_killed(
 
 
 def _choose(cluster: Cluster, pick: random.Random) -> list[tuple[str, list[Running]]]:
-    """A child with something to lose; one that runs a request's last attempt is spared."""
+    """A child that has requests, none of them in its last attempt."""
     children = [child for worker in cluster.workers.values() for child in cluster.children(worker)]
     pick.shuffle(children)
     for child in children:
@@ -75,5 +75,5 @@ def test_a_request_that_kills_its_child_is_given_up(
 
 
 def _at(cluster: Cluster, request_id: str, attempt: int) -> list[Running]:
-    """The request once its ``attempt`` runs, or nothing."""
+    """The request, once its ``attempt`` runs; until then nothing."""
     return [each for each in cluster.running() if each.id == request_id and each.attempt == attempt]

@@ -1,4 +1,4 @@
-"""Clients that vanish, and clients that never read: nobody else is disturbed, and no slot stays taken."""
+"""Clients that vanish, and clients that never read: no other client is disturbed, and no slot stays taken."""
 
 from __future__ import annotations
 

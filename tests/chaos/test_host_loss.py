@@ -1,4 +1,4 @@
-"""A worker host dies, is cut off, or falls asleep: its leases end and its requests run elsewhere."""
+"""A worker host dies, is cut off, or is paused: its leases end, and its requests go on on another host."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _streamers(cluster: Cluster, model: str | None = None) -> list[Streamer]:
 
 
 def _one_at_work(cluster: Cluster, workers: Iterable[Process]) -> tuple[Process, list[Running]]:
-    """A worker that runs something, and what it runs."""
+    """A worker that runs requests, and these requests."""
     several = list(workers)
 
     def look() -> list[tuple[Process, list[Running]]]:
@@ -74,7 +74,7 @@ def _one_at_work(cluster: Cluster, workers: Iterable[Process]) -> tuple[Process,
 
 
 def _is_idle(cluster: Cluster, worker: Process) -> bool:
-    """Whether all its children are there, and the engine of none computes."""
+    """Whether all its children are there and no engine of them computes."""
     pids = worker.children()
     busy = [child.busy for child in cluster.registry.children() if child.pid in pids]
     return busy == [0] * WORKERS
@@ -82,7 +82,7 @@ def _is_idle(cluster: Cluster, worker: Process) -> bool:
 
 @forms("num_cuts", None, "CHAOS_CUT_HOSTS", 5)
 def test_a_host_behind_a_dead_proxy_is_replaced(num_cuts: int, cluster: Cluster, judge: Judge) -> None:
-    """Its connections stay open, but nothing comes through: the host runs, and can't renew."""
+    """Its connections stay open but carry no data: the host runs, and can't renew its leases."""
     for _ in range(num_cuts):
         with at_once(_streamers(cluster)) as futures:
             lost, victims = _one_at_work(cluster, cluster.workers.values())
@@ -95,7 +95,7 @@ def test_a_host_behind_a_dead_proxy_is_replaced(num_cuts: int, cluster: Cluster,
         cluster.heal()
 
 
-# ---- hosts of their own ---------------------------------------------------------------------------
+# ---- separate hosts -------------------------------------------------------------------------------
 
 
 FAR = "far"
@@ -103,7 +103,7 @@ FAR = "far"
 
 @contextmanager
 def far_workers(cluster: Cluster, net: namespaces.Network) -> Iterator[list[Process]]:
-    """A worker on each host; they alone serve the model :data:`FAR`."""
+    """A worker on each host; only these workers serve the model :data:`FAR`."""
     cluster.redis.config_set("bind", f"127.0.0.1 {net.gateway}")
     url = cluster.url_by(net.gateway, cluster.valkey_port)
     started = [

@@ -1,4 +1,4 @@
-"""Valkey dies and comes back, or its connections are cut: nothing is lost, and nothing is run twice."""
+"""Valkey dies and comes back, or its connections are cut: no request is lost or answered twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Tell = Callable[[str], None]
 
 
 def check_all(receipts: Iterable[Receipt], judge: Judge) -> int:
-    """Every answer is whole; how many requests were run more than once."""
+    """Check that every answer is whole; returns how many requests took more than one attempt."""
     return sum(judge.receipt(receipt).attempt > 1 for receipt in receipts)
 
 
@@ -43,7 +43,7 @@ def test_connections_cut_one_by_one(num_cuts: int, cluster: Cluster, judge: Judg
 
 
 def _cut_one(cluster: Cluster, pick: random.Random) -> int:
-    """One connection of any process, by the proxy or by Valkey itself."""
+    """Cut one connection of any process, by the proxy or by Valkey itself; returns how many were cut."""
     if pick.random() < 0.5:
         return pick.choice(list(cluster.proxies.values())).cut_one(pick)
     clients = cluster.redis.client_list()
@@ -99,7 +99,7 @@ def _is_refused_politely(cluster: Cluster) -> None:
 
 @forms("num_holes", None, "CHAOS_HOLES", 20)
 def test_connections_that_stall_for_a_moment(num_holes: int, cluster: Cluster, judge: Judge) -> None:
-    """For less than a lease: what was swallowed arrives late, and nobody else has taken over."""
+    """Stalls shorter than a lease: the held data arrives late, and no other worker takes over."""
     with busy(Mix(cluster).draw, 8) as receipts:
         for _ in range(num_holes):
             wait_until(cluster.running)
@@ -115,7 +115,7 @@ def test_connections_that_stall_for_a_moment(num_holes: int, cluster: Cluster, j
 
 @forms("num_parents", 1, "CHAOS_PARENTS", 20)
 def test_a_parent_killed_in_a_storm_of_requests(num_parents: int, cluster: Cluster, judge: Judge) -> None:
-    """Many are published and taken at the moment of the kill; each that was accepted is answered."""
+    """At the moment of the kill many requests are published and taken; each accepted one is answered."""
     for _ in range(num_parents):
         with busy(Mix(cluster, tokens=(1, 4), pollers=1).draw, 16) as receipts:
             wait_until(lambda: len(receipts) >= 20, timeout=60)

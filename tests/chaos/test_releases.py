@@ -25,7 +25,7 @@ from tests.e2e.serving import QUICK_START
 from tests.newer import NEWER, NewerRequest
 from tests.waiting import wait_until
 
-#: Clients at a time: more than one worker has slots.
+#: Clients at a time: more than the slots of one worker.
 CLIENTS = 12
 OLD, NEW = {"w0", "a0"}, {"w1", "a1"}
 
@@ -61,7 +61,7 @@ def processes(cluster: Cluster, names: set[str]) -> list[Process]:
 
 
 def stop(cluster: Cluster, names: set[str]) -> None:
-    """Have some processes end in an orderly way."""
+    """End some processes in an orderly way."""
     for process in processes(cluster, names):
         process.terminate()
     for process in processes(cluster, names):
@@ -69,13 +69,13 @@ def stop(cluster: Cluster, names: set[str]) -> None:
 
 
 def generators(cluster: Cluster) -> set[str]:
-    """Which children have generated."""
+    """The children that have claimed requests."""
     found = (cluster.redis.hget(redis_names.record(each), "child") for each in cluster.record_ids())
     return {child.decode() for child in found if isinstance(child, bytes)}
 
 
 def newer_worker(cluster: Cluster) -> Process:
-    """A worker as a later release may be, which knows :class:`NewerRequest`; not started yet."""
+    """A worker like one of a later release: it knows :class:`NewerRequest`. It is not started yet."""
     start = (
         f"from tasks import versions; versions.REQUEST = {NEWER}; from celery.__main__ import main; main()"
     )
@@ -98,13 +98,13 @@ def state(cluster: Cluster, request_id: str) -> State:
 
 
 def wait_for_more(receipts: list[Receipt], num: int) -> None:
-    """Wait until so many requests more are complete."""
+    """Wait until ``num`` more requests are complete."""
     enough = len(receipts) + num
     wait_until(lambda: len(receipts) >= enough, timeout=60 + 2 * num)
 
 
 def check(cluster: Cluster, judge: Judge, receipts: list[Receipt]) -> None:
-    """Each request succeeded, there are no others, and no process had trouble with what it read."""
+    """Check that each request succeeded, that there is no other, and that no process failed to read data."""
     for receipt in receipts:
         judge.receipt(receipt)
     assert len(settled(cluster, judge)) == len(receipts)
@@ -123,7 +123,7 @@ def check(cluster: Cluster, judge: Judge, receipts: list[Receipt]) -> None:
 )
 @forms("num", CLIENTS, "CHAOS_MIXED", 300)
 def test_releases_serve_each_other(num: int, absent: set[str], both: Cluster, judge: Judge) -> None:
-    """What the absent ones leave when they go, the present ones go on with."""
+    """The present processes go on with the requests that the absent ones left."""
     with busy(Mix(both, tokens=(20, 60)).draw, CLIENTS) as receipts:
         wait_until(lambda: all(both.running_on(both.children(each)) for each in both.workers.values()))
         stop(both, absent)
@@ -139,7 +139,7 @@ def test_each_release_lists_the_others_children(both: Cluster) -> None:
         any(both.redis.exists(redis_names.heartbeat(child)) for child in both.children(worker))
         for worker in both.workers.values()
     ]
-    assert tell_more == [False, True]  # so the first really is of the last release
+    assert tell_more == [False, True]  # so the first one really is the last release's
     for url in both.urls():
         status = httpx.get(f"{url}/v1/status")
         assert status.status_code == 200, status.text
@@ -150,7 +150,7 @@ def test_each_release_lists_the_others_children(both: Cluster) -> None:
 
 @pytest.mark.e2e
 def test_request_of_a_later_format_waits_for_a_worker_that_knows_it(both: Cluster) -> None:
-    stop(both, OLD)  # it would take what it can't read: it knows no versions
+    stop(both, OLD)  # the last release knows no versions, so it would take requests that it can't read
     later = NewerRequest("later", both.model_name, prompt="A few words", max_tokens=8)
     RequestQueue(both.store, 10).submit(later, "", 120.0)
     wait_until(lambda: "Request later has format version 99" in both.workers["w1"].log.read_text())

@@ -1,4 +1,4 @@
-"""Orderly ends under load: a worker hands back what it can't finish, an API lets go of its streams."""
+"""Orderly ends under load: a worker hands back requests that it can't finish, an API closes its streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mixed load for long, with a fault every few seconds: nothing lost, nothing twice, nothing that grows."""
+"""A long mixed load with a fault every few seconds: nothing is lost, nothing comes twice, nothing grows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.waiting import wait_until
 
 Tell = Callable[[str], None]
 
-#: Seconds between a fault's end and the next one, and between two looks at what grows.
+#: Seconds between a fault's end and the next fault, and between two samples of the usage.
 PAUSE_S = (1.0, 4.0)
 LOOK_S = 2.0
-#: What may be left in Valkey when all results have expired.
+#: The keys that may be left in Valkey when all results have expired.
 LASTING = (
     "inference:models",
     "inference:child",
@@ -46,7 +46,7 @@ LASTING = (
 
 @forms("seconds", None, "SOAK_SECONDS", 600)
 def test_soak(seconds: int, model_path: Path, vocabulary: Model, tmp_path: Path, tell: Tell) -> None:
-    # Bad luck may strike one request many times, and results have to expire while we watch.
+    # Many faults may hit one request, and results must expire during the test.
     sizes = Sizes(lease=4, max_attempts=50, result_ttl=20)
     with running_cluster(tmp_path, model_path, sizes) as cluster:
         judge = Judge(cluster.store, vocabulary)
@@ -56,7 +56,7 @@ def test_soak(seconds: int, model_path: Path, vocabulary: Model, tmp_path: Path,
         settled(cluster, judge)
         assert not checks.faults, "\n".join(checks.faults)
         _tell(tell, seconds, told, receipts, usage)
-        with suppress(AssertionError):  # the next one says what is left
+        with suppress(AssertionError):  # the next assertion says what is left
             wait_until(lambda: not _left_over(cluster), timeout=30 + sizes.result_ttl, interval=0.5)
         assert _left_over(cluster) == []
     if seconds > 120:
@@ -70,7 +70,7 @@ def _tell(tell: Tell, seconds: int, told: Counter[str], receipts: list[Receipt],
 
 
 def break_for(cluster: Cluster, seconds: float, pick: random.Random) -> Counter[str]:
-    """Inject faults for some time, each on a cluster that has become whole; what was done how often."""
+    """Inject faults for some time, each into a whole cluster; returns how often each was injected."""
     until, told, rest = time.monotonic() + seconds, Counter[str](), list(FAULTS)
     while time.monotonic() < until:
         fault = rest.pop(pick.randrange(len(rest)))
@@ -83,14 +83,14 @@ def break_for(cluster: Cluster, seconds: float, pick: random.Random) -> Counter[
 
 
 class Checks:
-    """Checks receipts as soon as they are complete, since results don't last; keeps what is wrong."""
+    """Checks receipts as soon as they are complete, since results expire; keeps what is wrong."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self.faults: list[str] = []
 
     def receipt(self, receipt: Receipt) -> None:
-        """Check one. For any thread."""
+        """Check one receipt. Any thread may call this."""
         try:
             wait_until(lambda: receipt.has_left or self._is_judged(receipt), timeout=60)
         except AssertionError as fault:
@@ -99,7 +99,7 @@ class Checks:
     def _is_judged(self, receipt: Receipt) -> bool:
         try:
             self._judge.receipt(receipt)
-        except RedisError:  # away just now
+        except RedisError:  # Valkey is away now
             return False
         return True
 
@@ -111,14 +111,14 @@ def _left_over(cluster: Cluster) -> list[str]:
 
 @dataclass
 class Usage:
-    """What the cluster uses, looked at every now and then."""
+    """Samples of what the cluster uses."""
 
     memory_mb: list[float] = field(default_factory=list)
     valkey_mb: list[float] = field(default_factory=list)
     connections: list[float] = field(default_factory=list)
 
     def look(self, cluster: Cluster) -> None:
-        """Add a sample, unless something is away."""
+        """Add a sample, unless a process is away."""
         if not cluster.is_ready():
             return
         info = cluster.redis.info()
@@ -127,12 +127,12 @@ class Usage:
         self.memory_mb.append(sum(memory_kb(pid) for pid in _pids(cluster)) / 1e3)
 
     def thirds(self) -> dict[str, tuple[float, float]]:
-        """Median of the first and of the last third of each."""
+        """Medians of the first third and of the last third of each series."""
         series = {"MB": self.memory_mb, "MB in Valkey": self.valkey_mb, "connections": self.connections}
         return {name: _ends(values) for name, values in series.items()}
 
     def check_flat(self) -> None:
-        """Nothing grows."""
+        """Check that nothing grows."""
         for name, (first, last) in self.thirds().items():
             assert last < 1.5 * first + 5, f"{name}: {first} → {last}"
 
@@ -153,7 +153,7 @@ def _pids(cluster: Cluster) -> Iterator[int]:
 
 @contextmanager
 def watched(cluster: Cluster) -> Iterator[Usage]:
-    """Look at the cluster's usage during the block."""
+    """Sample the cluster's usage during the block."""
     usage, enough = Usage(), threading.Event()
 
     def look() -> None:
@@ -161,7 +161,7 @@ def watched(cluster: Cluster) -> Iterator[Usage]:
             try:
                 usage.look(cluster)
             except (RedisError, psutil.Error, AssertionError):
-                continue  # something is away, which is the point
+                continue  # a process is away, as the test wants
 
     thread = threading.Thread(target=look, name="usage")
     thread.start()

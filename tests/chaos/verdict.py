@@ -1,4 +1,4 @@
-"""Whether what was accepted was answered once: receipts against logs, and logs against their own rules."""
+"""Checks that accepted requests were answered once: receipts against logs, and logs against their rules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.waiting import wait_until
 
 
 class Judge:
-    """Knows the store and the vocabulary. Every method raises ``AssertionError`` with what is wrong."""
+    """Knows the store and the vocabulary. Every method raises ``AssertionError`` that says what is wrong."""
 
     def __init__(self, store: RequestStore, vocabulary: Model) -> None:
         self._store, self._vocabulary = store, vocabulary
 
     def receipt(self, receipt: Receipt) -> Record:
-        """An answer came whole, and is what was logged."""
+        """Check that an answer came whole, and that it is what was logged."""
         assert receipt.is_done, f"{receipt.id or 'unnamed'}: no answer: {receipt.error} ({receipt})"
         record, events = self.log(receipt.id)
         assert record.state is State.SUCCEEDED, f"{record.id}: answered, but {record.state}"
@@ -35,7 +35,7 @@ class Judge:
         return record
 
     def partial(self, receipt: Receipt) -> Record:
-        """What came before the client left is the beginning of what was logged."""
+        """Check that what came before the client left is what was logged."""
         record, events = self.log(receipt.id)
         known = {event.seq: event.text for event in events}
         _in_order(receipt)
@@ -44,7 +44,7 @@ class Judge:
         return record
 
     def log(self, request_id: str) -> tuple[Record, list[Event]]:
-        """A request is over, once, and its log is complete and true to its tokens."""
+        """Check that a request ended once, and that its log is complete and fits its tokens."""
         record = self._store.fetch(request_id)
         assert record is not None, f"{request_id}: its record is gone"
         assert record.state.is_final, f"{request_id}: still {record.state}"
@@ -70,7 +70,7 @@ class Judge:
         _same_beginning(record, "".join(e.text for e in events), self._text(tokens, record.request))
 
     def _text(self, tokens: Iterable[int], request: GenerateRequest) -> str:
-        """The text that tokens stand for, by the model's vocabulary."""
+        """The text of the tokens, by the model's vocabulary."""
         text = b"".join(map(self._vocabulary.piece, tokens)).decode(errors="replace")
         cuts = [at for stop in request.stop if (at := text.find(stop)) >= 0]
         return text[: min(cuts, default=None)]
@@ -95,12 +95,12 @@ def _in_order(receipt: Receipt) -> None:
 def _same_beginning(record: Record, text: str, by_tokens: str) -> None:
     if record.state is State.SUCCEEDED:
         assert text == by_tokens, f"{record.id}: the text isn't that of its tokens"
-    else:  # what was held back, half a character or stop string, is not delivered
+    else:  # half a character or half a stop string was held back and not delivered
         assert by_tokens.startswith(text), f"{record.id}: the text isn't that of its tokens"
 
 
 def settled(cluster: Cluster, judge: Judge, timeout: float = 60) -> Mapping[str, Record]:
-    """Wait until nothing goes on, and check every request that Valkey knows, whoever asked for it."""
+    """Wait until the cluster is quiet, and check every request that Valkey knows."""
     wait_until(cluster.is_quiet, timeout=timeout, interval=0.05)
     found = {}
     for request_id in cluster.record_ids():

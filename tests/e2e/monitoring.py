@@ -16,14 +16,14 @@ from tests.ports import free_port
 from tests.waiting import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-#: What Grafana puts in place of its variables; the interval reaches back to a test's beginning.
+#: What Grafana puts in place of its variables; the interval reaches back to the test's beginning.
 VARIABLES = {"$__rate_interval": "10m", "$model": ".*"}
-#: Also how long a scrape may take.
+#: The time between two scrapes, and the longest time that a scrape may take.
 INTERVAL = "1s"
 
 
 class Prometheus:
-    """Asks its HTTP API."""
+    """A client of Prometheus's HTTP API."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=10)
@@ -77,6 +77,6 @@ def prometheus(folder: Path, api_port: int, worker_port: int) -> Iterator[Promet
 
 
 def panels() -> list[dict[str, Any]]:
-    """The dashboard's panels that show something."""
+    """The dashboard's panels, without its rows."""
     dashboard = json.loads((DEPLOY / "grafana" / "inference-server.json").read_text())
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]

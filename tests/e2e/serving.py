@@ -17,14 +17,14 @@ from tests.waiting import wait_until
 #: The installed command's module, run by this interpreter.
 COMMAND = (sys.executable, "-c", "from service.cli import main; main(prog_name='inference-server')")
 
-#: Only the session's own service measures what steps cost: done at each start, it would take minutes.
+#: Only the session's shared service measures step costs: measuring at each start would take minutes.
 QUICK_START = {"INFERENCE_STEP_SHAPING": "false"}
 
 
 def clean_environment() -> dict[str, str]:
     """This environment without the settings of a service, and with Python's cache of compiled modules.
 
-    A service is several processes; each would compile everything.
+    A service is several processes; without the cache each would compile every module.
     """
     ours = ("INFERENCE_", "REDIS_URL", "PYTHONDONTWRITEBYTECODE")
     kept = ("INFERENCE_MODELS_DIR",)
@@ -48,7 +48,7 @@ def run_command(
 
 
 class Served:
-    """``inference-server serve`` with a state folder of its own; ``options`` are added to its command."""
+    """``inference-server serve`` with its own state folder; ``options`` are added to its command."""
 
     def __init__(self, state: Path, *options: str, port: int | None = None, **variables: str) -> None:
         self.state = state
@@ -85,7 +85,7 @@ class Served:
         )
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end; its exit code."""
+        """Send a signal that asks it to end, and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout=90)
@@ -107,5 +107,5 @@ def command_of(process: psutil.Process) -> list[str]:
     """Its command line; empty when it has just ended."""
     try:
         return process.cmdline()
-    except psutil.NoSuchProcess:  # also while it is a zombie
+    except psutil.NoSuchProcess:  # a zombie raises this, too
         return []

@@ -43,7 +43,7 @@ def metric(http: httpx.Client, name: str) -> float:
 
 
 def requests_when_idle(http: httpx.Client) -> float:
-    """Finished requests, once all have."""
+    """The number of finished requests, once all have finished."""
     wait_until(
         lambda: metric(http, "inference_requests_running") == metric(http, "inference_requests_waiting") == 0
     )
@@ -170,7 +170,7 @@ def test_a_conversations_next_turn_finds_the_child_that_has_it(start_service):
     assert served.end() == 0
 
 
-# ---- without a connection held ------------------------------------------------------------------------
+# ---- asynchronous requests ----------------------------------------------------------------------------
 
 
 def test_an_asynchronous_request_is_polled_and_its_events_replayed(http):
@@ -209,7 +209,7 @@ def test_a_client_that_goes_away_frees_its_slot(http):
     wait_until(lambda: metric(http, "inference_requests_total") == before + 1)
 
 
-# ---- what is refused ----------------------------------------------------------------------------------
+# ---- refused requests ---------------------------------------------------------------------------------
 
 
 def body(**changes: object) -> bytes:
@@ -279,7 +279,7 @@ def narrow(model_path, tmp_path_factory) -> Iterator[Served]:
 
 @pytest.fixture
 def full(narrow: Served) -> Iterator[httpx.Client]:
-    """A client of a service whose slot and place are taken; they are given back afterwards."""
+    """A client of a service whose slot and place are taken; both are freed afterwards."""
     with httpx.Client(base_url=narrow.url, timeout=60) as client:
         running = send(client)
         wait_until(lambda: client.get(running).json()["status"] == "running")
@@ -292,7 +292,7 @@ def full(narrow: Served) -> Iterator[httpx.Client]:
 
 
 def send(client: httpx.Client) -> str:
-    """Send a long asynchronous request; where it is."""
+    """Send a long asynchronous request, and return its address."""
     answer = client.post("/v1/chat/completions", json=LONG, headers={"Prefer": "respond-async"})
     assert answer.status_code == 202, answer.text
     return answer.headers["Location"]

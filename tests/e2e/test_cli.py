@@ -102,7 +102,7 @@ def _answers(served: Served) -> bool:
 
 
 def test_accepted_work_survives_a_restart(start_service: Start):
-    """The record is in the append-only file; the next service on the state has it."""
+    """The record is in the append-only file, and the next service on the same state has it."""
     served = start_service(name="kept").wait_ready()
     location = _submit(served)
     assert served.end() == 0
@@ -215,7 +215,7 @@ def test_a_sweep_writes_its_table_and_plots(model_path: Path, tmp_path: Path):
 
 
 def test_tune_writes_a_file_that_serve_reads(start_service: Start, model_path: Path, tmp_path: Path):
-    """With a budget of nothing one setting is measured, which is then the choice."""
+    """With a budget of 0, one setting is measured and chosen."""
     settings = tmp_path / "settings.toml"
     settings.write_text("queue_limit = 7\n")
     sizes = ("--budget", "0", "--concurrency", "2", "--n-ctx", "256", "--encodings", "Q8_0")
@@ -252,7 +252,7 @@ def test_a_url_where_nobody_listens():
 
 
 def test_api_and_worker_alone(start_service: Start, model_path: Path, tmp_path: Path):
-    """A worker and an API of their own on the Valkey of a service that serves under another name."""
+    """A separate worker and API on the Valkey of a service that serves under another model name."""
     served = start_service("--workers", "1", "--slots", "1", "--threads", "1").wait_ready()
     redis_url = _redis_url(served)
     port = free_port()
@@ -335,7 +335,7 @@ def test_top_watches_until_ctrl_c(service: Served):
     process = subprocess.Popen([*COMMAND, "top", "--url", service.url], stdout=own, stderr=own, env=environ)
     os.close(own)
     shown = b""
-    while shown.count(b"tokens a second") < 3:  # drawn that often
+    while shown.count(b"tokens a second") < 3:  # until it was drawn three times
         shown += os.read(terminal, 65536)
     process.send_signal(signal.SIGINT)
     with suppress(OSError):  # the other side is closed

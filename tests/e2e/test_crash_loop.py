@@ -1,4 +1,4 @@
-"""Workers of the real model that can't go on: every way to start one ends, with one message that says why."""
+"""Workers of the real model that can't go on: however they were started, they end with one message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-#: Children end by a signal at their first batch, which the proof before has computed.
+#: Children end by a signal at their first batch, although the proof before has computed it.
 CRASHING = {"FAULTY_KERNELS": "worker:SIGSEGV", "PYTHONPATH": str(FOLDER / "faulty_kernels")}
 #: llama.cpp's library lacks a symbol.
 BROKEN = {"PYTHONPATH": str(FOLDER / "broken_library")}
@@ -40,7 +40,7 @@ WORKER = (*COMMAND, "worker", *SHAPE)
 
 
 def message_of(served: Served) -> str:
-    """What a service says that ends by itself because its worker can't go on."""
+    """The last line of a service that ends by itself because its worker can't go on."""
     assert served.process.wait(timeout=60) == HOPELESS, served.output.read_text()
     told = served.output.read_text()
     assert "Traceback" not in told
@@ -49,7 +49,7 @@ def message_of(served: Served) -> str:
 
 
 def is_crash(text: str) -> bool:
-    """Whether it says all that there is to say of a crash loop."""
+    """Whether the text says everything about a crash loop."""
     said = f"{MAX_DEATHS} children in a row ended before they were ready, by SIGSEGV (Segmentation fault)"
     wanted = (said, "while computing the first batch", "doctor --repair", "The processor: ")
     return all(part in text for part in wanted)
@@ -80,7 +80,7 @@ def test_a_worker_alone_ends_when_every_child_crashes(
 def test_memory_that_is_not_enough_is_one_message(
     pool: str, model_path: Path, valkey_url: str, redis: Redis, tmp_path: Path
 ) -> None:
-    """Under every pool; threads find out with their first request, which is put back. ``prefork`` is ours."""
+    """Under every pool. ``threads`` finds out at its first request and puts it back. ``prefork`` is ours."""
     settings = BrokerSettings(redis_url=valkey_url, model=model_path)
     queue = RequestQueue(RequestStore(redis), settings.queue_limit)
     request = GenerateRequest("r", model_path.stem, prompt="One", max_tokens=2, sampling=Sampling())
@@ -115,7 +115,7 @@ def test_serve_says_that_a_symbol_is_missing(model_path: Path, tmp_path: Path) -
 
 
 def test_a_model_file_that_is_cut_short_under_its_worker(model_path: Path, tmp_path: Path) -> None:
-    """Its pages are read from the file, so children die by SIGBUS, and so do those in their place."""
+    """Pages are read from the file, so children die by SIGBUS, and so do their replacements."""
     model = tmp_path / "model.gguf"
     shutil.copy(model_path, model)
     served = Served(tmp_path / "state", *SHAPE, "--model", str(model)).wait_ready()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 def doctor(state: Path, *options: str, port: int | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The exit code, and the findings by what they are about."""
+    """The exit code, and the findings by their subjects."""
     place = ("--port", str(port or free_port()), "--state-dir", str(state))
     done = run_command("doctor", "--json", *place, *options)
     assert done.stderr == ""

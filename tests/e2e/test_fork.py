@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-#: A parent that loads and forks, a child that decodes with two threads; libgomp would hang it for ever if
+#: A parent loads and forks; its child decodes with two threads. With libgomp the child would hang for ever if
 #: the parent had run a parallel region.
 PROGRAM = """
 import os, sys

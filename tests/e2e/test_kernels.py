@@ -24,7 +24,7 @@ def start(folder: Path, fault: str) -> Served:
 
 
 def kernels(service: Served) -> str:
-    """What /v1/status says of its one child."""
+    """The kernels of its one child, from /v1/status."""
     (child,) = httpx.get(f"{service.url}/v1/status").json()["children"]
     return str(child["kernels"])
 

@@ -42,7 +42,7 @@ def test_reports_first_token_gaps_and_whole_requests_as_rows(service: Served):
 
 
 def test_an_open_loop_reports_refusals_too(start_service: Callable[..., Served]):
-    """Far more arrive than one slot and a queue of one can hold."""
+    """Far more requests arrive than one slot and a queue of one can hold."""
     served = start_service("--workers", "1", "--slots", "1", "--queue-limit", "1").wait_ready()
     rows = run_locust("locustfile_open.py", served, "-u", "1", "--rate", "20")
     assert set(rows) == {"ttft", "itl", "e2e", "refused"}

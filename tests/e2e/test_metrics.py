@@ -1,4 +1,4 @@
-"""Metrics against counted truth after a mixed load with faults, and what deploy/ makes of them."""
+"""Metrics against counted truth after a mixed load with faults; deploy/'s dashboard and alerts on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ API = ("--api-workers", "2", "--queue-limit", str(LIMIT), "--drain-timeout", "5"
 #: One prompt for all, so that its length is known.
 PROMPT = "The quick brown fox"
 SHORT, LONG = 12, 900
-#: Labels of which one endpoint has several values here.
+#: Labels that have several values at one endpoint here.
 DISTINGUISHING = ("outcome", "reason", "state", "command", "what", "le")
 
 
@@ -59,7 +59,7 @@ class Load:
         assert httpx.delete(f"{self.served.url}/v1/requests/{request_id}", timeout=30).is_success
 
     def is_under_way(self, request_id: str) -> bool:
-        """Whether some of its answer is in the log."""
+        """Whether a part of the request's answer is in its log."""
         record = self.store.fetch(request_id)
         return record is not None and record.seq > 0
 
@@ -109,7 +109,7 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
     assert not load.ids(), "this counts from nothing, so it comes first"
     prompt_tokens = load.send(max_tokens=1).json()["usage"]["prompt_tokens"]
 
-    # Full slots and a full queue: what comes then is refused.
+    # The slots and the queue are full: further requests are refused.
     holding = [load.submit(LONG) for _ in range(SLOTS)]
     wait_until(lambda: all(map(load.is_under_way, holding)), timeout=60)
     waiting = [load.submit(SHORT) for _ in range(LIMIT)]
@@ -117,7 +117,7 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
     assert load.send(max_tokens=-1).status_code == 400
     load.cancel(waiting.pop())
 
-    # The child dies in the middle of it all, and its replacement goes on.
+    # The child dies under load, and its replacement goes on.
     steps = "inference_engine_work_total steps"
     before, before_on_api = scraped(metrics_port), wait_until(lambda: scraped(served.port)[steps])
     os.kill(wait_claimed(load.store, holding[0], 1), signal.SIGKILL)
@@ -129,7 +129,7 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
         load.cancel(each)
     assert [final(served, each)["status"] for each in waiting] == ["succeeded"] * 3
 
-    # Streams, polls and whole answers side by side, one that can't be, one whose client goes away.
+    # Streams and whole answers side by side, a request that is too long, and one whose client goes away.
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda n: load.send(max_tokens=SHORT, stream=n % 2 == 0), range(4)))
     assert all(answer.is_success for answer in answers)
@@ -148,11 +148,11 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
     assert counted() == outcomes
     assert not load.store.redis.llen(redis_names.OUTCOMES)
     found, worker = scraped(served.port), scraped(metrics_port)
-    # All but the one that waited and the one that was too long.
+    # All but the request that was cancelled while it waited, and the one that was too long.
     assert found["inference_prompt_tokens_total"] == prompt_tokens * (total - 2)
     assert found["inference_generated_tokens_total"] == load.num_delivered()
     assert found["inference_request_attempts_total"] == load.num_attempts()
-    assert load.num_attempts() == (total - 1) + SLOTS  # all but one ran, those who lost their child twice
+    assert load.num_attempts() == (total - 1) + SLOTS  # all but one ran, SLOTS of them twice
     assert found["inference_requests_requeued_total child_died"] == SLOTS
     assert found["inference_requests_refused_total queue_full"] == 3
     assert found["inference_requests_refused_total invalid_value"] == 1
@@ -165,7 +165,7 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
     assert grown
     assert not [name for name in grown if worker[name] < before[name]]
 
-    # Told with the next heartbeat, which a quick machine is ahead of.
+    # The next heartbeat tells the API; a quick machine gets here before it.
     wait_until(lambda: scraped(served.port)[steps] > before_on_api)
 
     # An API process dies: what it counted stays in the sum.
@@ -180,7 +180,7 @@ def test_metrics_equal_the_counted_truth(served: Served, metrics_port: int) -> N
 
 
 def wait_for(value: object, read: Callable[[], object]) -> None:
-    """Wait until ``read`` says ``value``, and show what it says instead when it never does."""
+    """Wait until ``read`` returns ``value``; if it never does, show what it returns instead."""
     with suppress(AssertionError):
         wait_until(lambda: read() == value, timeout=30)
     assert read() == value
@@ -241,14 +241,14 @@ def watching(
         wait_claimed(load.store, lost, 2)
         load.cancel(lost)
         load.send(max_tokens=SHORT)
-        running = load.submit(LONG)  # for what shows the moment
+        running = load.submit(LONG)  # for panels that show the present
         yield watching
         load.cancel(running)
 
 
 #: Alerts that the faults above may cause: two children were killed within a minute.
 CAUSED = {"InferenceChildrenDie"}
-#: Panels of what the load above need not cause.
+#: Panels that the load above may leave at 0.
 QUIET = {"Preemptions", "Prompt lookup"}
 
 
@@ -257,7 +257,7 @@ def test_every_panel_has_data(watching: Prometheus) -> None:
     assert len(panels()) > 20
 
     def silent() -> list[str]:
-        """Queries without data, and panels that say nothing else than 0. A quantile of nothing is NaN."""
+        """Queries without data, and panels that show only 0. A quantile of no samples is NaN."""
         found = []
         for panel in panels():
             answers = {target["expr"]: watching.query(target["expr"]) for target in panel["targets"]}
@@ -274,7 +274,7 @@ def test_every_panel_has_data(watching: Prometheus) -> None:
 @needs_prometheus
 def test_every_alert_can_be_evaluated_and_none_fires_without_cause(watching: Prometheus) -> None:
     def rules() -> list[dict[str, Any]]:
-        """Those that have been evaluated; the others' time is in the year 1."""
+        """The rules that have been evaluated; the time of the others is in the year 1."""
         [group] = watching.get("rules")["groups"]
         return [rule for rule in group["rules"] if rule["lastEvaluation"] > "1"]
 

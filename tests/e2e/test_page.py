@@ -42,7 +42,7 @@ def num_running(served: Served) -> int:
 
 
 def occupy(served: Served, num: int) -> list[str]:
-    """Have ``num`` long requests accepted; their addresses."""
+    """Send ``num`` long asynchronous requests, and return their addresses."""
     body = {"prompt": "Once", "max_tokens": 1500, "ignore_eos": True}
     headers = {"Prefer": "respond-async"}
     sent = [httpx.post(f"{served.url}/v1/completions", json=body, headers=headers) for _ in range(num)]
@@ -50,7 +50,7 @@ def occupy(served: Served, num: int) -> list[str]:
 
 
 def go_on_and_on(visited: Watched) -> None:
-    """Have the next answer go on to its limit."""
+    """Let the next answer go on to its limit."""
     visited.set(**LONG)
     visited.page.get_by_label("Go on past the end of the text").check()
 
@@ -170,7 +170,7 @@ def test_a_stream_goes_on_when_its_api_process_dies(visit: Visit, served: Served
 
 
 def words(markdown: str) -> list[str]:
-    """What is the same in a text and on the page."""
+    """The words of a text, which are the same in its Markdown and on the page."""
     return re.findall(r"[a-z]+", markdown.lower())
 
 
@@ -241,7 +241,7 @@ def test_keyboard_only(visit: Visit, served: Served) -> None:
 
 
 def walk_to(visited: Watched, name: str, key: str) -> None:
-    """Move the focus with ``key`` until it is on what is called ``name``, and can be seen to be there."""
+    """Move the focus with ``key`` until it is visibly on the element that is called ``name``."""
     for _ in range(60):
         focused = visited.page.evaluate("document.activeElement.textContent")
         if focused == name:

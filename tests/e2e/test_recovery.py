@@ -79,7 +79,7 @@ def test_a_drained_workers_requests_go_on_where_they_were(start_service: Callabl
     served = start_service(*ONE_CHILD, "--drain-timeout", "0.1").wait_ready()
     store = store_of(served)
     ids = [submit(served, f"Number {n} is", max_tokens=120, stream=n % 2 == 0) for n in range(4)]
-    # Those that nobody streams are written seldom, unless they are handed back.
+    # Requests that no client streams are written seldom, except when they are handed back.
     wait_until(lambda: all((record := store.fetch(i)) and record.seq for i in ids[::2]), timeout=60)
     served.part("celery").send_signal(signal.SIGTERM)
     for request_id in ids:

@@ -1,4 +1,4 @@
-"""Traces and logs of the real service, at a collector of our own."""
+"""Traces and logs of the real service; the tests run the collector."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ def test_serve_speaks_json_too(traced: Served):
 
 
 def lines(served: Served, request_id: str, count: int) -> list[dict[str, Any]]:
-    """The lines about a request, if there are so many."""
+    """The lines about a request, if there are at least ``count``."""
     found = [line for line in all_lines(served) if line.get("id") == request_id]
     return found if len(found) >= count else []
 
 
 def all_lines(served: Served) -> list[dict[str, Any]]:
-    """What ``serve`` wrote, with what its parts logged; each line must be a JSON object."""
+    """The lines of ``serve`` and of its programs; each must be a JSON object."""
     return [json.loads(line) for line in served.output.read_text().rpartition("\n")[0].splitlines()]

@@ -12,7 +12,7 @@ from tests.integration.http_rig import ScriptedWorker
 
 @pytest.fixture(scope="module")
 def worker(valkey_url: str) -> Iterator[ScriptedWorker]:
-    """On a Valkey that it finds empty."""
+    """A scripted worker on an empty Valkey."""
     with Redis.from_url(valkey_url) as client:
         client.flushall()
     scripted = ScriptedWorker(valkey_url)

@@ -1,7 +1,7 @@
-"""The pool's application with children that end before they are ready, as the test's variables say.
+"""The pool's application with children that end before they are ready. The test's variables say how.
 
-``TEST_ENDING``: the signal's name or the exit status of every child; ``TEST_REFUSAL``: what each finds out
-of why none can ever be ready. A child that finds ``TEST_HEALED``, a file, becomes ready.
+``TEST_ENDING``: the signal or the exit status with which every child ends; ``TEST_REFUSAL``: the reason that
+each child gives why no child can become ready. If the file ``TEST_HEALED`` exists, a child becomes ready.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ redis = Redis.from_url(pool_app.settings.redis_url)
 
 @signals.worker_init.connect(weak=False)
 def note_model(**_: Any) -> None:
-    """As the parent does that loads a model."""
+    """Note the model's file, as a parent that loads a model does."""
     if model := pool_app.settings.model:
         app.model_file = ModelFile.at(model)
 

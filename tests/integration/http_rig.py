@@ -1,4 +1,4 @@
-"""A real API process over a real Valkey, and a worker that does as the prompt says."""
+"""A real API process over a real Valkey, and a worker that does what the prompt says."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Api:
         return self.http.post("/v1/completions", json={"prompt": prompt, **fields}, headers=headers)
 
     def submit(self, prompt: str, prefer: str = "respond-async", **fields: Any) -> str:
-        """Start an asynchronous request; its id."""
+        """Start an asynchronous request, and return its id."""
         answer = self.complete(prompt, prefer, **fields)
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
@@ -92,10 +92,10 @@ class Api:
 
 
 class ScriptedWorker:
-    """Claims whatever waits, one request after the other, and does as the prompt's first word says.
+    """Claims every waiting request, one after the other, and does what the prompt's first word says.
 
-    ``hold``: say ``one`` and leave it running; ``silent``: leave it running without a word; ``fail CODE``:
-    end with that error; else: say each word of the prompt, then end.
+    ``hold``: deliver ``one`` and leave the request running; ``silent``: leave it running and deliver nothing;
+    ``fail CODE``: end it with that error; any other word: deliver each word of the prompt, then end it.
     """
 
     def __init__(self, redis_url: str) -> None:
@@ -119,7 +119,7 @@ class ScriptedWorker:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let requests wait."""
+        """Claim nothing inside the block, so that requests wait."""
         self._is_idle.clear()
         self.is_paused = True
         assert self._is_idle.wait(10)
@@ -161,7 +161,7 @@ class ScriptedWorker:
                 self._is_idle.set()
                 time.sleep(0.01)
                 continue
-            # Leased like a worker's, so that nobody takes them for lost.
+            # Lease the messages as a worker does, so that the janitor doesn't take them for lost.
             taken = cast(
                 "bytes | None", self._take(keys=names, args=[redis_names.LEASES, redis_names.UNACKED])
             )

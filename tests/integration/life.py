@@ -34,7 +34,7 @@ class Taken:
 
 
 class Life:
-    """Each step as a method; those who are late or stale are the caller's to play."""
+    """Each change in a request's life as a method; the test plays late and stale workers."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
@@ -68,7 +68,7 @@ class Life:
     # ---- the worker's side ----------------------------------------------------------------------
 
     def take(self, known: int | None = None) -> Taken | None:
-        """Reserve the next message of a format up to ``known``; ``None``: of any."""
+        """Reserve the next message whose format version is at most ``known``; ``None``: of any version."""
         args = [redis_names.LEASES, redis_names.UNACKED, *([] if known is None else [str(known)])]
         reply = self._take(keys=[LIST], args=args)
         text = cast("bytes | None", reply[0] if isinstance(reply, list) else reply)
@@ -81,7 +81,7 @@ class Life:
         return self.attempts.claim(request_id, "child", MAX_ATTEMPTS)
 
     def run(self, request_id: str, **fields: Any) -> tuple[Taken, Attempt]:
-        """Accept, take and claim a request; nothing else may wait."""
+        """Accept, take and claim a request; no other request may wait."""
         self.accept(request_id, **fields)
         return self.run_next()
 
@@ -103,7 +103,7 @@ class Life:
         self.redis.hdel(redis_names.UNACKED, taken.tag)
 
     def put_back(self, taken: Taken, charge: float = DEATH, lease: float | str = "") -> int:
-        """As the transport does: 1 put back, 0 over, -1 not there any more."""
+        """Put a message back as the transport does. Returns 1: put back; 0: over; -1: no longer reserved."""
         tag = next(self._tags)
         message = json.dumps(_message(taken.id, tag))
         args = [
@@ -121,12 +121,12 @@ class Life:
         return cast("int", self._requeue(args=args))
 
     def lose_lease(self, taken: Taken) -> int:
-        """Its worker does not renew, and another one sweeps."""
+        """End a lease: its worker does not renew it, and another worker sweeps it."""
         if self.redis.zscore(redis_names.LEASES, taken.tag) is not None:
             self.redis.zincrby(redis_names.LEASES, -2 * LEASE_S, taken.tag)
         return self.put_back(taken, LOST_LEASE, LEASE_S)
 
-    # ---- what is ---------------------------------------------------------------------------------
+    # ---- the state -------------------------------------------------------------------------------
 
     def record(self, request_id: str) -> Record:
         record = self.store.fetch(request_id)

@@ -1,4 +1,4 @@
-"""A worker's application with a task that a test holds and lets go, over Redis."""
+"""A worker's application with a task that a test holds and lets go, through Redis."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ settings = WorkerSettings()
 app = create_app(settings)
 app.conf.update(imports=())
 app.conf.broker_transport_options["client_name"] = "worker"
-#: A worker of a later release, where a test wants one.
+#: Makes this a worker of a later release, if the test wants one.
 if known := os.environ.get("TEST_KNOWN_VERSION"):
     app.conf.broker_transport_options["known_version"] = int(known)
-#: What a child would note, where a test says what steps cost.
+#: Notes what steps cost, as a child would, if the test says so.
 app.step_costs.write(os.environ.get("TEST_STEP_COSTS", "").encode())
 
 
 @app.task(name="hold")
 def hold(name: str) -> None:
-    """Say which process runs this, wait for permission, say that it is done."""
+    """Note which process runs this, wait for permission, note the end."""
     redis = Redis.from_url(settings.redis_url, socket_timeout=None)
     redis.rpush("started", f"{name} {os.getpid()}")
     redis.blpop([f"go:{name}"], timeout=60)
@@ -32,7 +32,7 @@ def hold(name: str) -> None:
 
 @app.task(name="say")
 def say(name: str) -> None:
-    """Be done at once."""
+    """End at once."""
     redis = Redis.from_url(settings.redis_url)
     redis.rpush("done", name)
     redis.close()

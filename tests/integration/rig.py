@@ -1,4 +1,4 @@
-"""A real worker under test, and its tasks' strings to pull."""
+"""A real worker under test, and the means to control its tasks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rig:
             self.redis.rpush(f"go:{name}", 1)
 
     def started(self) -> list[tuple[str, int]]:
-        """Name and child of every run so far."""
+        """Name and child of every task started so far."""
         pairs = (text.split() for text in self.listed("started"))
         return [(name, int(pid)) for name, pid in pairs]
 
@@ -62,7 +62,7 @@ class Rig:
         return self.redis.zcard(LEASES)
 
     def pool(self) -> dict[str, Any]:
-        """What the worker says of its pool; a worker that is reconnecting may miss a question."""
+        """What the worker says of its pool; asks again, since a reconnecting worker may not hear."""
         inspect = self.app.control.inspect(timeout=1, limit=1)
         [stats] = wait_until(inspect.stats).values()
         return dict(stats["pool"])
@@ -81,7 +81,7 @@ class Rig:
 def worker(
     url: str, redis: Redis, log: Path, *args: str, app_module: str = "pool_app", **settings: str
 ) -> Iterator[Rig]:
-    """A worker that is ready, and is gone afterwards; with another ``app_module`` it is one that starts."""
+    """A worker that is ready; it ends with the block. With another ``app_module`` it may still start."""
     environ = {
         **os.environ,
         "INFERENCE_REDIS_URL": url,
@@ -109,7 +109,7 @@ def worker(
 
 
 def wait_for_renewals(redis: Redis, num: int) -> None:
-    """With a lease of 1 s, four renewals outlast it."""
+    """Wait for ``num`` renewals of a lease; with a lease of 1 s, four of them take longer than the lease."""
     seen: set[float] = set()
 
     def enough() -> bool:

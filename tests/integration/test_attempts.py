@@ -1,4 +1,4 @@
-"""Attempts: who may write, and when a request that ends its workers is given up."""
+"""Attempts: which one may write, and when a request that kills its workers is given up."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_death_before_the_claim_counts_for_nothing(life: Life) -> None:
     assert life.state("r") is State.QUEUED
 
 
-# ---- who may write ------------------------------------------------------------------------------
+# ---- which attempt may write --------------------------------------------------------------------
 
 
 def test_request_that_waits_again_is_shown_as_queued(life: Life) -> None:
@@ -82,7 +82,7 @@ def test_request_that_waits_again_is_shown_as_queued(life: Life) -> None:
     life.lose_lease(taken)
     assert life.state("r") is State.QUEUED
     assert life.store.num_running() == 0
-    assert not life.append(claim, 1)  # its old attempt stops even before there is a new one
+    assert not life.append(claim, 1)  # the old attempt stops even before a new one begins
     assert life.record("r").seq == 0
 
 
@@ -100,7 +100,7 @@ def test_two_attempts_of_one_number_are_told_apart(life: Life, redis: Redis) -> 
     _, lost = life.run("r")
     redis.hset(
         redis_names.record("r"), mapping={"attempt": 0, "state": "queued"}
-    )  # Redis came back without it
+    )  # Redis came back without the attempt
     claim = life.claim("r")
     assert claim is not None
     assert claim.number == lost.number
@@ -112,7 +112,7 @@ def test_event_that_would_leave_a_gap_stops_its_attempt(life: Life) -> None:
     _, claim = life.run("r")
     assert life.append(claim, 1)
     assert not life.append(claim, 3)
-    assert life.append(claim, 1)  # a repeated one does no harm
+    assert life.append(claim, 1)  # a repeated event does no harm
     assert [event.seq for event in life.store.read_log("r")] == [1]
 
 

@@ -1,4 +1,4 @@
-"""Real workers whose children die before they are ready: they end, with one message and their own status."""
+"""Real workers whose children die before they are ready: they end with one message and exit status 78."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor before real servers."""
+"""The doctor with real servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client(server: str) -> Iterator[Redis]:
 
 
 def test_a_folder_of_the_same_name_does_not_hide_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Commands run wherever the user is."""
+    """A command must work in any folder."""
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "__init__.py").write_text("raise SystemExit('a stranger')")
     monkeypatch.chdir(tmp_path)

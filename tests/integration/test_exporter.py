@@ -1,4 +1,4 @@
-"""A worker host's own /metrics, whichever pool it has."""
+"""A worker host's /metrics, under every pool."""
 
 from __future__ import annotations
 

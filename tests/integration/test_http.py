@@ -60,7 +60,7 @@ def newly_held(worker: ScriptedWorker, known: set[str]) -> str:
 
 
 def open_post(api: Api, head: str = "", **body: Any) -> socket.socket:
-    """Send a request over a plain socket, to be closed when the test likes."""
+    """Send a request over a plain socket, which the test closes later."""
     data = json.dumps(body).encode()
     sock = socket.create_connection(("127.0.0.1", api.port))
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(data)}\r\n"
@@ -185,7 +185,7 @@ def test_an_error_after_text_is_an_event(api: Api, worker: ScriptedWorker) -> No
     assert not worker.say(request_id, "late")
 
 
-# ---- later ---------------------------------------------------------------------------------------
+# ---- asynchronous requests -----------------------------------------------------------------------
 
 
 def test_polling(api: Api, other: Api, worker: ScriptedWorker) -> None:
@@ -308,7 +308,7 @@ def test_a_request_that_waited_too_long_is_never_generated(valkey_url: str, work
         hasty.stop()
 
 
-# ---- clients that go ----------------------------------------------------------------------------
+# ---- clients that go away -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prompt", ["hold", "silent"])
@@ -476,7 +476,7 @@ def test_health_models_and_description(api: Api) -> None:
 
 
 def samples(*apis: Api) -> dict[str, float]:
-    """Sums over the given processes of every sample, by name and outcome or reason."""
+    """Every sample, summed over the given processes, by name and outcome or reason."""
     found: dict[str, float] = {}
     for api in apis:
         for family in text_string_to_metric_families(api.http.get("/metrics").text):
@@ -530,7 +530,7 @@ def test_500_streams_open_at_once_all_complete(other: Api, worker: ScriptedWorke
 
 
 def read_until(received: dict[socket.socket, bytes], mark: bytes) -> None:
-    """Read from all sockets until each has got ``mark``."""
+    """Read from all sockets until each has received ``mark``."""
     with selectors.DefaultSelector() as selector:
         for sock in received:
             selector.register(sock, selectors.EVENT_READ)

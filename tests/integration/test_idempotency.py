@@ -85,7 +85,7 @@ def test_asynchronous_request_has_one_location(apis: tuple[Api, Api]) -> None:
     answers = [post(api, "later", "a", "respond-async") for api in apis]
     assert [answer.status_code for answer in answers] == [202, 202]
     assert len({answer.headers["Location"] for answer in answers}) == 1
-    # In whichever way it is asked for.
+    # A request without Prefer finds it, too.
     assert post(apis[0], "later", "a").json()["id"] == answers[0].json()["id"]
 
 
@@ -113,7 +113,7 @@ def test_request_with_a_key_outlives_its_connection(apis: tuple[Api, Api], worke
     bystander = open_post(apis[0], prompt="hold")
     other_id = newly_held(worker, known)
     bystander.close()
-    wait_until(lambda: state(worker, other_id) is State.CANCELLED)  # by then the first was looked at, too
+    wait_until(lambda: state(worker, other_id) is State.CANCELLED)  # by then the first was checked, too
     assert state(worker, request_id) is State.RUNNING
     worker.finish(request_id)
     assert texts(post(apis[1], "outlives", "hold", stream=True).text) == ["one"]

@@ -1,4 +1,4 @@
-"""Accepted requests whose messages are nowhere."""
+"""Accepted requests whose messages are lost."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def life(redis: Redis) -> Life:
 
 
 def lose(life: Life, request_id: str = "r") -> None:
-    """Acknowledge a request's message before its end."""
+    """Acknowledge a request's message before the request's end."""
     taken, _ = life.run(request_id)
     life.acknowledge(taken)
 
 
 def test_request_in_its_place_is_left_alone(life: Life) -> None:
     life.accept("waits", "runs", "reserved", "again")
-    life.redis.rpoplpush(LIST, LIST)  # whatever the order
+    life.redis.rpoplpush(LIST, LIST)  # the order must not matter
     for _ in range(3):
         life.take()
     assert life.janitor.tidy() == []

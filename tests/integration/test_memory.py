@@ -1,4 +1,4 @@
-"""Redis at its ``maxmemory``: nothing new gets in, and what was accepted gets done."""
+"""Redis at its ``maxmemory``: no new request gets in, and accepted ones are finished."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A server of the test's own."""
+    """A server for this test alone."""
     server = ValkeyServer(port=free_port(), config={"save": "", "maxmemory-policy": "noeviction"})
     server.start()
     yield f"redis://127.0.0.1:{server.port}/0"

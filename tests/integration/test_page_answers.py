@@ -1,6 +1,6 @@
-"""What the page makes of answers, in a real browser: safe, and never more work than has to be.
+"""How the page shows answers in a real browser: safely, and with no needless work.
 
-The worker is scripted, since no model says what is needed here; gunicorn and Valkey are real.
+The worker is scripted, since no model gives the answers that these tests need; gunicorn and Valkey are real.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 Visit = Callable[..., Watched]
 NUM_TOKENS = 10_000
 NUM_MESSAGES = 200
-#: Each message that changes, other than the live one; each frame; what the live one's parsing cost.
+#: Counts each change of a message other than the live one, each frame, and the parsing of the live one.
 COUNT = """async () => {
     const page = document.querySelector('script[type=module]').src;
     const { work } = await import(page.replace('main.js', 'markdown.js'));
@@ -103,7 +103,7 @@ def api(valkey_url: str, worker: ScriptedWorker) -> Iterator[Api]:
 
 
 def ask(visited: Watched, worker: ScriptedWorker) -> str:
-    """Send a message whose answer is up to the test; the request's id, once its stream has begun."""
+    """Send a message whose answer the test decides; returns the request's id once its stream has begun."""
     visited.send("hold")
     expect(visited.answer.locator(".text")).to_contain_text("one")
     [request_id] = worker.held
@@ -120,7 +120,7 @@ def test_a_hostile_answer_is_harmless(visit: Visit, api: Api, worker: ScriptedWo
     expect(text).to_contain_text("<script>")
     assert text.locator("script, img, form, input, style").count() == 0
     links = text.locator("a").evaluate_all("all => all.map(each => each.getAttribute('href'))")
-    # A picture is only a link: nothing is loaded unless somebody presses it.
+    # A picture becomes a link: nothing is loaded unless the reader clicks it.
     assert [link for link in links if link] == [
         "https://elsewhere.example/pixel.png",
         "https://elsewhere.example/",
@@ -155,7 +155,7 @@ def test_a_long_answer_after_many_messages_costs_only_its_own(
     visited.wait_timings()
     found: dict[str, Any] = visited.page.evaluate("window.found")
     assert found["live"] > 0
-    # The last question loses its place as the last message, and nothing else happens to the old ones.
+    # The last question is no longer the last message; nothing else changes in the old messages.
     assert found["changed"] <= 2
     parsed = found["work"]["characters"] - found["before"]["characters"]
     assert length <= parsed <= 20 * length
@@ -164,7 +164,7 @@ def test_a_long_answer_after_many_messages_costs_only_its_own(
 
 
 def say_much(visited: Watched, worker: ScriptedWorker, request_id: str) -> int:
-    """Have the worker say all tokens, with the visitor at work in between; the text's length."""
+    """Have the worker say all tokens while the visitor uses the page; returns the text's length."""
     length = 0
     field = visited.page.get_by_label("Message", exact=True)
     for n in range(NUM_TOKENS):

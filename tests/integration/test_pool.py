@@ -1,4 +1,4 @@
-"""A real worker of children with slots: sharing out, remote control, lost children and connections."""
+"""A real worker whose children have slots: sharing out, remote control, lost children and connections."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_lost_connection_runs_nothing_twice(rig: Rig) -> None:
     rig.hold(*names)
     rig.wait_started(SLOTS)
     for client in rig.redis.client_list():
-        if client["name"] == "worker":  # of the main process; the tasks have their own
+        if client["name"] == "worker":  # the main process's client; tasks have other ones
             rig.redis.client_kill_filter(_id=client["id"])
     wait_until(lambda: b"Connection to broker lost" in rig.log.read_bytes())
     free = [SLOTS - SLOTS // WORKERS] * WORKERS

@@ -1,4 +1,4 @@
-"""What is put back into the queue is counted by reason, once."""
+"""Each request that is put back into the queue is counted once, by reason."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A request's life against the real server: whatever happens in whichever order, one end and no gap.
+"""A request's life against the real server: in any order of events it has one end and no gap.
 
-The model is small: which states a step may lead to, which attempt may write, and where the message is.
+The model is small: which states may follow, which attempt may write, and where the message is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RequestLife(RuleBasedStateMachine):
         self.life = Life(self.redis)
         self.ends: dict[str, State] = {}
         self.pushed: set[str] = set()
-        #: What workers believe to have, rightly or not: messages, and attempts with the last event's number.
+        #: What workers believe they hold, rightly or not: messages; attempts with the last event's number.
         self.taken: list[Taken] = []
         self.runs: list[tuple[Attempt, int]] = []
         #: Number of the latest attempt, and its claim, by request.
@@ -86,7 +86,7 @@ class RequestLife(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def claim(self, data: st.DataObject) -> None:
-        """Also by a worker whose lease was lost between the two."""
+        """Claim, also by a worker that lost the lease after it took the message."""
         self.claimed(data.draw(st.sampled_from(self.taken)).id)
 
     def claimed(self, request_id: str) -> None:
@@ -101,13 +101,13 @@ class RequestLife(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(data=st.data(), is_last=st.sampled_from([False, False, False, True]), is_repeated=st.booleans())
     def append(self, data: st.DataObject, is_last: bool, is_repeated: bool) -> None:
-        """Also by attempts that are long stale."""
+        """Append, also by attempts that are long stale."""
         index = data.draw(st.integers(0, len(self.runs) - 1))
         claim, seq = self.runs[index]
         before, may_write = self.log(claim.request.id), self.may_write(claim)
         for _ in range(1 + is_repeated):
             goes_on = self.life.append(claim, seq + 1, SUCCEEDED if is_last else None)
-        # An end is as good as written once the request is over.
+        # Once a request is over, an attempt's end counts as written.
         assert goes_on == may_write or is_last
         assert len(self.log(claim.request.id)) == len(before) + may_write
         self.runs[index] = claim, seq + may_write
@@ -121,14 +121,14 @@ class RequestLife(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def lose_lease(self, data: st.DataObject) -> None:
-        """The worker that lost it goes on as if nothing had happened."""
+        """The worker that lost the lease goes on as if nothing had happened."""
         taken = data.draw(st.sampled_from(self.taken))
         self.moved(taken, self.life.lose_lease(taken))
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def take_over(self, data: st.DataObject) -> None:
-        """Another worker goes on with what one has lost, and the two write in turns."""
+        """Another worker takes over a request whose lease was lost, and both workers write in turns."""
         self.lose_lease(data)
         if self.life.waiting():
             self.take(is_claimed=True)
@@ -136,7 +136,7 @@ class RequestLife(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
-        """Too early, if the request isn't over: its message is lost."""
+        """Acknowledge; if the request isn't over, its message is lost."""
         self.life.acknowledge(self.give_up(data))
 
     @rule(request_id=st.sampled_from(IDS))
@@ -201,7 +201,7 @@ class RequestLife(RuleBasedStateMachine):
         assert running == {i for i in IDS if self.state(i) is State.RUNNING}
 
     def teardown(self) -> None:
-        """Whatever was accepted can be brought to its end, with nothing left behind."""
+        """Every accepted request can be brought to its end, and nothing is left behind."""
         for _ in range(len(IDS) * 2):
             for entry in self.redis.zrange(redis_names.LEASES, 0, -1):
                 assert isinstance(entry, bytes)

@@ -30,7 +30,7 @@ def status(api: Api) -> dict[str, Any]:
 
 
 def conforms(value: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> bool:
-    """Whether ``value`` has exactly what the description says, all the way down."""
+    """Whether ``value`` has exactly the fields of its schema, at every depth."""
     if "$ref" in schema:
         schema = schemas[schema["$ref"].rpartition("/")[2]]
     if "properties" in schema:

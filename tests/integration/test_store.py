@@ -1,4 +1,4 @@
-"""Every step of a request's life in Redis, by tasks.store.requests and its scripts."""
+"""Every change of a request in Redis, by tasks.store.requests and its scripts."""
 
 from __future__ import annotations
 

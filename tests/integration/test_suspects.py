@@ -1,4 +1,4 @@
-"""Requests whose children have died run alone among the unproven; a child that leaves hands back."""
+"""A child runs one request at a time whose children have died; a child that ends hands its requests back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 
 class Child(WorkerChild):
-    """A child without an engine: what it starts is for the test to end."""
+    """A child without an engine: the test ends the attempts that it starts."""
 
     def __init__(self, life: Life) -> None:
         self._store, self._attempts = life.store, life.attempts
@@ -62,9 +62,9 @@ def test_suspects_are_tried_one_after_the_other(life: Life) -> None:
         first = child.started.get(timeout=10)
         tasks.append(slots.submit(child.run, "fresh"))
         fresh = child.started.get(timeout=10)
-        assert fresh.id == "fresh"  # it need not wait
+        assert fresh.id == "fresh"  # a fresh request need not wait
         other = "b" if first.id == "a" else "a"
-        assert life.state(other) is State.QUEUED  # not even claimed: its death would not be its own
+        assert life.state(other) is State.QUEUED  # not even claimed: its child may die because of the first
         first.proven.set()
         second = child.started.get(timeout=10)
         assert second.id == other

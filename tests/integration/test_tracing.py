@@ -1,4 +1,4 @@
-"""Traces of the API alone, and what there is of them without an endpoint or without OpenTelemetry."""
+"""Traces of the API alone, and how the API works without an endpoint or without OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_without_the_extra_it_says_what_to_install():
 def test_refused_requests_leave_nothing_behind(
     valkey_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On one connection, one after the other: each is a trace of its own."""
+    """They come on one connection, one after the other; each has a separate trace."""
     pytest.importorskip("opentelemetry.sdk", reason="needs the extra 'tracing': pip install -e '.[tracing]'")
     from tests.collector import Collector
 
@@ -66,7 +66,7 @@ def test_refused_requests_leave_nothing_behind(
             waiting = api.submit("hello")
             assert [api.complete("no").status_code for _ in range(3)] == [429] * 3
         assert api.http.get(f"/v1/requests/{waiting}").status_code == 200
-        assert api.stop() == 0  # sends what is left
+        assert api.stop() == 0  # sends the spans that are left
     worker.stop()
     roots = [span for span in collector.spans if not span.parent]
     assert [span.attributes.get("http.status_code") for span in roots] == [202, 429, 429, 429, 200]

@@ -287,7 +287,7 @@ def test_lost_connection_puts_nothing_back_and_acknowledges_afterwards(
 def test_message_whose_reply_was_lost_comes_back(connection: Connection, redis: Redis) -> None:
     publish(connection, "a")
     take = redis.register_script(script_source("take"))
-    assert take(keys=LISTS, args=[LEASES, UNACKED])  # by a worker that never hears of it
+    assert take(keys=LISTS, args=[LEASES, UNACKED])  # by a worker that never gets the reply
     [tag] = redis.zrange(LEASES, 0, -1)
     expire_lease(redis, tag)
     sweep(connection.default_channel)

@@ -1,4 +1,4 @@
-"""Releases side by side: what this one can't serve it leaves to another, and what it can it reads."""
+"""Releases side by side: this one leaves requests that it can't serve to others, and reads what it can."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_newer_request_is_passed_over_and_keeps_its_place(life: Life) -> None:
     assert life.reserved() == ["a", "c", "d"]
     life.redis.delete("inference:bell:inference.m")
     assert life.take(known=1) is None
-    assert not life.redis.exists("inference:bell:inference.m")  # who has looked in vain wakes nobody
+    assert not life.redis.exists("inference:bell:inference.m")  # a worker that found nothing wakes no other
     found = life.take(known=NEWER)
     assert found is not None
     assert found.id == "b"
@@ -229,7 +229,7 @@ def say_newer(client: Redis, request_id: str, seq: int, version: int | None) -> 
 
 
 def stream(api: Api, scripted: ScriptedWorker, client: Redis, version: int | None) -> tuple[int, list[str]]:
-    """A stream's status and lines, the second event of which is of ``version``."""
+    """The status and the lines of a stream whose second event is of ``version``."""
     body = {"prompt": "hold", "stream": True}
     known = set(scripted.held)
     with api.http.stream("POST", "/v1/completions", json=body) as response:

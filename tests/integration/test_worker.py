@@ -1,4 +1,4 @@
-"""Real workers that stop or die, and the pools to fall back on."""
+"""Real workers that stop or die, and Celery's own pools."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_drain_lets_tasks_finish_and_puts_back_the_rest(
         rig.wait_started(3)
         rig.stop(signal.SIGTERM)
         wait_until(lambda: b"Stopping" in rig.log.read_bytes())
-        rig.hold("next")  # is left to others
+        rig.hold("next")  # is left to other workers
         rig.let_go("quick")
         wait_for_renewals(redis, 4)
         assert len(rig.started()) == 3
-        rig.stop(signal.SIGINT)  # waits no longer
+        rig.stop(signal.SIGINT)  # ends the wait
         assert rig.process.wait(timeout=30) == 0
     assert rig.done() == ["quick"]
     assert not rig.num_leases()
@@ -67,10 +67,10 @@ def test_killed_workers_requests_run_on_another(valkey_url: str, redis: Redis, t
         wait_until(second.is_done("a"))
 
 
-# ---- the pools to fall back on ------------------------------------------------------------------
+# ---- Celery's own pools -------------------------------------------------------------------------
 
 
-# "processes" is prefork, whose own name Celery takes for "as configured".
+# "processes" is Celery's own prefork pool: Celery takes the name "prefork" for the configured pool.
 @pytest.mark.parametrize("pool", ["processes", "threads", "solo"])
 def test_stock_pools_renew_leases_and_drain(pool: str, valkey_url: str, redis: Redis, tmp_path: Path) -> None:
     settings = {"INFERENCE_LEASE": "1", "INFERENCE_DRAIN_TIMEOUT": "1"}

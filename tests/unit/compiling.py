@@ -38,7 +38,7 @@ def script(path: Path, text: str) -> Path:
 
 
 def compiler_script(folder: Path, predefined: str, target: str, *, compiles: bool = True) -> dict[str, str]:
-    """CC and CXX of one that says this of itself, and compiles anything or nothing."""
+    """CC and CXX for a script that describes itself as given, and compiles everything or nothing."""
     text = f"""
 case "$*" in
 *-dM*) printf '%s\\n' '{predefined}' ;;
@@ -50,7 +50,7 @@ esac"""
 
 
 def real_compiler(environ: Mapping[str, str]) -> Compiler:
-    """The one that is here, if it knows AMX."""
+    """The installed compiler; skips the test if it doesn't know AMX."""
     if not shutil.which("c++"):
         pytest.skip("needs a C++ compiler")
     compiler = Compiler.find(environ)
@@ -60,7 +60,7 @@ def real_compiler(environ: Mapping[str, str]) -> Compiler:
 
 
 def make_wheel(folder: Path) -> Path:
-    """As pip would compile it, but small."""
+    """A small wheel, of the form that pip would compile."""
     folder.mkdir(exist_ok=True)
     with ZipFile(folder / NAME, "w") as new:
         for name, text in WHEEL_FILES.items():
@@ -72,7 +72,7 @@ def make_wheel(folder: Path) -> Path:
 
 
 def python_script(folder: Path, wheel: Path) -> Path:
-    """A Python whose ``pip wheel`` hands out this wheel as if it had compiled it, or fails without one.
+    """A Python whose ``pip wheel`` hands out this wheel as if it had compiled it; without one it fails.
 
     Its pip installs into ``folder/site``; ``folder/compiled`` has a line of CMAKE_ARGS for each wheel.
     """

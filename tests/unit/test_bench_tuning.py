@@ -1,4 +1,4 @@
-"""The search for a setting, on a machine made of numbers."""
+"""The search for a setting, on a simulated machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of(encoding: str, speed: float, workers: int = 1, memory: float = 700) -> Tr
 
 
 class Machine:
-    """Answers with the speeds given, for as many measurements as there is time."""
+    """Answers with the given speeds; there is time for ``num_measurements``."""
 
     def __init__(self, speeds: dict[Case, float], num_measurements: int = 10_000) -> None:
         self.speeds, self.num_left = speeds, num_measurements
@@ -110,7 +110,8 @@ def test_the_choice_says_why():
     trials = [of("Q8_0", 200), of("Q4_0", 240), of("F16", 120)]
     assert choose(trials, 1.25).trial.encoding == "Q8_0"
     assert choose(trials, 1.25).reason.endswith(
-        "F16 gives 0.60 times as much (finer); Q4_0 gives 1.20 times as much (coarser, so 1.25 is asked)."
+        "F16 is 0.60 times as fast (finer); "
+        "Q4_0 is 1.20 times as fast (coarser, so it must be 1.25 times as fast)."
     )
     assert choose(trials, 1.2).trial.encoding == "Q4_0"
     assert choose(trials[1:], 1.25).trial.encoding == "Q4_0"
@@ -154,4 +155,4 @@ def test_the_rest_of_a_settings_file_stays(tmp_path: Path):
 def test_what_is_no_budget(text: str):
     result = CliRunner().invoke(tune, ["--budget", text])
     assert result.exit_code == 2
-    assert "is no duration such as 90s or 5m" in result.output
+    assert "is not a duration; write 90s, 5m or 1h" in result.output

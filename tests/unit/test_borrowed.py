@@ -1,4 +1,4 @@
-"""The private names of other packages that are used: all are listed here, and all are still there."""
+"""The private names of other packages that we use: all are listed here, and all still exist."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 #: Packages whose exact minor version is required.
 PINNED = ("celery", "kombu", "billiard", "gunicorn", "gevent")
 
-#: Where a private name may be used → who has it → its names. An attribute counts as there when the source of
-#: the class, or of one of its bases, says so.
+#: The folder that may use private names → the class or module that has them → the names. An attribute exists
+#: if the source of the class, or of one of its bases, has it.
 BORROWED: dict[str, dict[Any, tuple[str, ...]]] = {
     "tasks/queue": {
         kombu_redis.Channel: (
@@ -96,7 +96,7 @@ def test_private_names_are_borrowed_nowhere_else():
     folders = {ROOT / folder for folder in BORROWED}
     for path in [*(ROOT / "service").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")]:
         if path.parent not in folders:
-            used = set(_private_attributes(path)) - {"_replace"}  # a named tuple's, documented
+            used = set(_private_attributes(path)) - {"_replace"}  # a documented method of named tuples
             assert not used, f"{path} uses the private names {used}; keep them in {list(BORROWED)}"
 
 
@@ -121,7 +121,7 @@ def _has(owner: Any, name: str) -> bool:
 
 
 def _borrowed_in(folder: Path) -> Iterator[str]:
-    """Private names that the folder's files use of others, or override."""
+    """Private names of other packages that the folder's files use or override."""
     own: set[str] = set()
     used: set[str] = set()
     for path in folder.glob("*.py"):
@@ -134,7 +134,7 @@ def _borrowed_in(folder: Path) -> Iterator[str]:
 
 
 def _overridden(folder: Path) -> set[str]:
-    """What the files define that a class of theirs inherits, too."""
+    """Names that the folder's files define, and that a class of theirs also inherits."""
     [listed] = [owners for name, owners in BORROWED.items() if ROOT / name == folder]
     return {name for names in listed.values() for name in names}
 

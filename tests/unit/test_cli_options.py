@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 @click.command(cls=SettingsCommand)
 @settings_options(ApiSettings)
 def show() -> None:
-    """Print what the settings came to."""
+    """Print the settings in force."""
     settings = read_settings(ApiSettings)
     click.echo(f"{settings.port} {settings.queue_limit} {settings.redis_url}")
 
@@ -43,7 +43,7 @@ def call(*arguments: str, command: click.Command = show, **env: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command writes its options to the environment; the test's end takes them back."""
+    """A command writes its options to the environment; the end of the test removes them."""
     for name in ("PORT", "QUEUE_LIMIT", "REDIS_URL", "THREADS", "OVERSUBSCRIBE", "WORKERS"):
         monkeypatch.setenv(f"INFERENCE_{name}", "")
         monkeypatch.delenv(f"INFERENCE_{name}")
@@ -120,7 +120,7 @@ def test_every_command_has_help(command: str):
 
 
 def test_help_imports_nothing_heavy():
-    """Counted rather than timed: the slow ones are these."""
+    """This checks imports instead of time: these modules are the slow ones."""
     heavy = ["llama_cpp", "celery", "redis", "flask", "gevent", "rich", "pydantic", "numpy"]
     assert loaded_by("import service.cli as c; c.main.get_help(c.click.Context(c.main))", heavy) == []
 

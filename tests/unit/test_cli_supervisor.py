@@ -1,4 +1,4 @@
-"""The supervisor with real processes that are small: order, restarts, ends, and nothing left behind."""
+"""The supervisor with small real processes: order, restarts, ends, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ note(f"started {child.pid}")
 time.sleep(600)
 """
 
-#: Only notes that it was asked to end.
+#: Notes that it was asked to end, and does not end.
 STUBBORN = """
 import signal, sys, time
 def note(text):
@@ -209,7 +209,7 @@ def ask_again(bench: Bench) -> None:
 
 
 def test_nothing_outlives_a_killed_supervisor(tmp_path: Path):
-    """And the state stays locked until nothing is left."""
+    """The state also stays locked until all processes are gone."""
     script = f"""
 import os, sys, time
 from pathlib import Path

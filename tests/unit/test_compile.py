@@ -1,4 +1,4 @@
-"""Compiling, keeping, stamping and installing llama-cpp-python; only the compiling itself is not done."""
+"""Compiling, keeping, stamping and installing llama-cpp-python; a script stands for the compilation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GCC = '#define __GNUC__ 14\n#define __VERSION__ "14.2.0"'
 
 
 class Machine:
-    """A machine of its own: an interpreter, a compiler that the recipe is for, and a cache."""
+    """A machine for the test: an interpreter, a compiler that the recipe is for, and a cache."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.cache = folder, folder / "cache"
@@ -35,7 +35,7 @@ class Machine:
         self.environ |= {"XDG_CACHE_HOME": str(self.cache), "CMAKE_ARGS": "", "CFLAGS": "", "CXXFLAGS": ""}
 
     def compile(self, *arguments: str, expect: int = 0) -> str:
-        """Run the program by its path; what it says."""
+        """Run the program by its path, and return its output."""
         command = [sys.executable, str(ROOT / "tasks/engine/build/compile.py"), "--python", str(self.python)]
         done = subprocess.run(
             [*command, *arguments], env=self.environ, capture_output=True, text=True, check=False
@@ -153,11 +153,11 @@ def test_a_prebuilt_wheel_of_another_version_is_refused(machine: Machine):
     lock = machine.folder / "lock"
     lock.write_text("llama-cpp-python==0.3.35 \\\n    --hash=sha256:00\n")
     told = machine.compile("--lock", str(lock), "--wheels", str(machine.source), expect=1)
-    assert "0.3.36, not the locked 0.3.35" in told
+    assert "0.3.36, but 0.3.35 is locked" in told
 
 
 def test_the_files_that_the_build_is_made_from_suffice(machine: Machine):
-    """What Makefile and Containerfile name is the same, and runs without the rest."""
+    """Makefile and Containerfile name the same files, and these work without the others."""
     assert "RECIPE := $(wildcard tasks/engine/build/*.py)\n" in (ROOT / "Makefile").read_text()
     container = (ROOT / "deploy/Containerfile").read_text()
     copied = re.findall(r"^COPY (tasks/\S+) \S+$", container, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What steps cost with numbers of threads, measured or between; and by whom that is measured."""
+"""What steps cost with each number of threads, measured or interpolated; and which child measures it."""
 
 from __future__ import annotations
 

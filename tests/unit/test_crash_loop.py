@@ -1,4 +1,4 @@
-"""When a worker gives up on its children, and what it then says."""
+"""When a worker gives up on its children, and what it says then."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_refusal_gives_its_reason_and_the_memory_only_where_it_matters():
     assert CHANGE in explain_refusal("m.gguf: no such file", CHANGED)
 
 
-# ---- what it goes by ----------------------------------------------------------------------------
+# ---- what the policy and the message use --------------------------------------------------------
 
 
 def test_a_childs_note_outlives_it():

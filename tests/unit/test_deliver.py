@@ -1,4 +1,4 @@
-"""When tokens are written: first ones and ends at once, the others together."""
+"""When tokens are written: first tokens and ends at once, the others together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.worker.deliver import Deliverer
 
 pytestmark = pytest.mark.unit
 
-#: Seconds: longer than any test; and within which whatever is to be written must be.
+#: Seconds: longer than any test; and the time within which due tokens must be written.
 NEVER_S, PATIENCE_S = 3600.0, 10.0
 END = Ending(FinishReason.LENGTH, prompt_n=3, predicted_n=4, first_ms=1.0, gaps_ms=(1.0, 1.0, 1.0))
 

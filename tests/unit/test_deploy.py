@@ -1,4 +1,4 @@
-"""What deploy/ names exists: commands, and settings in variables."""
+"""The commands and variables that deploy/ names exist."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Run:
             EngineOptions(**options),
         )
         self.engine.start()
-        context.computed.clear()  # the first batch
+        context.computed.clear()  # forget the first batch
 
     def _sink(self, deltas: list[Delta]) -> None:
         for delta in deltas:
@@ -144,7 +144,7 @@ def expected(job: Job, follows: Follower = follower) -> tuple[int, ...]:
 
 
 def known(costs: StepCosts) -> Callable[[Any], CostTable]:
-    """What steps cost, whatever the threads."""
+    """The same step costs for any number of threads."""
     return lambda _: CostTable(((1, costs),))
 
 
@@ -260,7 +260,7 @@ def test_steps_are_padded_by_what_they_cost_with_the_threads_in_use(is_sibling_b
     run = Run(context, pool.member(0), measure=lambda _: CostTable(((1, alone), (2, together))))
     run.finish(work)
     assert context.threads == (1 if is_sibling_busy else 2)
-    # All decode, but for the first steps and the last.
+    # All sequences decode, except in the first steps and the last.
     assert set(context.computed[4:-4]) == {rows}
     assert {job.key: run.tokens[job.key] for job in work} == {job.key: expected(job) for job in work}
 
@@ -270,7 +270,7 @@ CHEAP_ROWS = StepCosts(((1, 5.0), (8, 7.0)), 1.0)
 
 
 def echo(tokens: list[int]) -> int:
-    """A model that repeats itself, but for every eleventh token."""
+    """A model that repeats itself, except at every eleventh token."""
     return tokens[-6] if len(tokens) > 6 and len(tokens) % 11 else len(tokens) % 5
 
 

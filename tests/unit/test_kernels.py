@@ -1,4 +1,4 @@
-"""Which kernel sets are tried, in which order, and what is concluded from a trial."""
+"""Which kernel sets are tried, in which order, and what a trial's result means."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shape:
 
 
 class Trials:
-    """Trials that fail for some sets; keeps what was tried."""
+    """Trials that fail for some sets; keeps the sets that were tried."""
 
     def __init__(self, *, good: KernelSet | None, failure: Outcome) -> None:
         self._good, self._failure = good, failure
@@ -124,7 +124,7 @@ def test_a_set_that_hung_gets_another_chance_after_a_day(shape: Shape):
     old = path.stat().st_mtime - HUNG_FOR_S - 1
     os.utime(path, (old, old))
     with pytest.raises(ModelError):
-        proven(shape)  # tried again, this file can't be
+        proven(shape)  # this file is tried again, which must fail
 
 
 def test_no_set_at_all_is_an_error_that_names_each(shape: Shape):

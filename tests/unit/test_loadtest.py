@@ -1,4 +1,4 @@
-"""Arrivals on a clock, and what is made of them; the servers are of the tests' own."""
+"""Arrivals on a clock, and the figures made from them; the tests start the servers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_arrivals_increase_and_end_in_time(rate: float, duration: float, seed: i
 
 @given(st.floats(5, 50), st.integers())
 def test_arrivals_come_at_their_rate(rate: float, seed: int):
-    """Six standard deviations of a Poisson count, which is its own variance."""
+    """Within six standard deviations; a Poisson count's variance equals its mean."""
     expected = rate * 100
     count = sum(1 for _ in poisson(rate, 100, random.Random(seed)))
     assert abs(count - expected) < 6 * expected**0.5
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers after every request has come, so that a loop that waited for answers would never end."""
+    """Answers once every request has come; a loop that waited for each answer would never end."""
 
     barrier: threading.Barrier
 

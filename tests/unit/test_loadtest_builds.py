@@ -1,4 +1,4 @@
-"""Builds named on the command line, what is known of them, and what is made of their figures."""
+"""Builds named on the command line: what is known about them, and the report of their figures."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tasks.engine.speculation import MAX_DRAFT, PromptLookup, draft_size
 
 pytestmark = pytest.mark.unit
 
-#: Eight rows for the price of two; and every row for a price of its own.
+#: Eight rows cost about as much as two; and each row costs the same.
 CHEAP = StepCosts(((1, 5.0), (2, 6.0), (8, 10.0)), 1.0)
 LINEAR = StepCosts(tuple((rows, 5.0 * rows) for rows in range(1, 9)), 5.0)
 
@@ -47,7 +47,7 @@ def test_trust_follows_what_came():
         lookup.extend(token)
     assert lookup.trust() == [], "no guess"
     for token in range(60):
-        for again in (7, 8, 9, 1000 + token):  # what follows is never what followed
+        for again in (7, 8, 9, 1000 + token):  # the token that follows is never the one that followed before
             lookup.extend(again)
     for token in (7, 8, 9):
         lookup.extend(token)

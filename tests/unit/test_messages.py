@@ -1,4 +1,4 @@
-"""The wire contract: what one side writes the other reads, whatever is in it."""
+"""The wire contract: each side reads what the other side writes, whatever the content."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The page's files: complete, unchanged where they are others', and served under one digest."""
+"""The page's files: complete, other people's files unchanged, and all served under one digest."""
 
 from __future__ import annotations
 

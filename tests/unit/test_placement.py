@@ -1,4 +1,4 @@
-"""Which child a further request costs least in."""
+"""The child in which one more request costs least."""
 
 import pytest
 from hypothesis import assume, given
@@ -18,7 +18,7 @@ def table(**by_threads: dict[int, float]) -> CostTable:
 
 #: Measured on two cores: kernels of four rows, and one thread that takes twice as long.
 FOURS = table(t1={1: 9, 2: 17, 3: 26, 4: 23, 8: 42}, t2={1: 5.6, 2: 9.2, 3: 14.4, 4: 12.5, 8: 22})
-#: The same where one thread alone is as quick with a row as two.
+#: The same on a machine where one thread computes a row as quickly as two threads.
 QUICK_ROWS = table(
     t1={1: 4.1, 2: 10.8, 3: 15.3, 4: 13.8, 8: 20.5}, t2={1: 4.2, 2: 7.2, 3: 9.6, 4: 8.5, 8: 12.1}
 )
@@ -26,7 +26,7 @@ PAIR = Crew(slots=8, threads=2)
 
 
 def placed(num: int, costs: CostTable | None, crew: Crew = PAIR, children: int = 2) -> list[int]:
-    """How many each child has after so many requests, each to the freest advised child."""
+    """How many requests each child has, after ``num`` went one by one to the freest advised child."""
     taken = dict.fromkeys(range(children), 0)
     for _ in range(num):
         taken[min(advised(taken, crew, costs), key=lambda child: taken[child])] += 1

@@ -1,4 +1,4 @@
-"""What a model's own file can refuse of a request."""
+"""Requests that a model's own template or vocabulary makes impossible."""
 
 from pathlib import Path
 from typing import Any, cast

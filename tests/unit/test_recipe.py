@@ -1,4 +1,4 @@
-"""With which flags llama.cpp is compiled, for which compiler."""
+"""The flags that llama.cpp is compiled with, for each compiler."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def recipe(environ: dict[str, str], version: str = "0.3.36") -> Recipe:
 
 
 def compiler_that_leaves(num_bytes: int, folder: Path) -> dict[str, str]:
-    """CC and CXX: the real one, which fills so many bytes of the tile configuration, whatever its flags."""
+    """CC and CXX: the real compiler, made to fill ``num_bytes`` of the tile configuration with any flags."""
     header = folder / "tiles.h"
     header.write_text(TILE_HEADER.format(num_bytes=num_bytes))
     text = f"""

@@ -1,4 +1,4 @@
-"""What a step computes, from the loads and the costs alone."""
+"""What a step computes, decided by the loads and the costs alone."""
 
 from dataclasses import dataclass
 

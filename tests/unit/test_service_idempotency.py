@@ -1,4 +1,4 @@
-"""What is an Idempotency-Key, and which requests are the same."""
+"""Which values are an Idempotency-Key, and which requests count as the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API makes of outcomes and of the registry."""
+"""The metrics that the API makes from outcomes and from the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parser: whatever comes in, a typed request or a 400 that names the field comes out."""
+"""The parser turns any input into a typed request, or into a 400 that names the field."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def chat(**fields: Any) -> GenerateRequest:
 
 
 def outcome(step: Callable[[], T]) -> T | ApiError:
-    """What ``step`` gives, or the refusal it ends with; anything else it raises is a bug."""
+    """What ``step`` returns, or the refusal that it raises; any other exception is a bug."""
     try:
         return step()
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""Listening: in order, no gap, no repeat, whatever pub/sub loses. The log is a fake."""
+"""Listening: events come in order, without gap or repeat, whatever pub/sub loses. The log is a fake."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_any_loss_repeat_and_order_gives_each_event_once(seed: int, num: int, li
 
 
 class FakeQueue:
-    """Has ``free`` places; who got one is in ``entered``."""
+    """Has ``free`` places; ``entered`` lists the requests that got one."""
 
     def __init__(self, free: int = 0) -> None:
         self.free, self.entered = free, list[str]()

@@ -1,4 +1,4 @@
-"""The short way to a client: whole chunks or none, in order, and nothing lost to a full socket."""
+"""Sending directly to a client: whole chunks or none, in order, and a full socket loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings file: weakest but for the defaults, and named by every error it causes."""
+"""The settings file: only defaults are weaker, and every error that the file causes names it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Write = Callable[[str], Path]
 @click.command(cls=SettingsCommand)
 @settings_options(WorkerSettings, ApiSettings)
 def show() -> None:
-    """Print what the settings came to."""
+    """Print the settings in force."""
     api, worker = read_settings(ApiSettings), read_settings(WorkerSettings)
     click.echo(f"{api.port} {worker.queue_limit} {worker.redis_url} {worker.prefix_cache}")
 
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path) -> Iterator[None]:
-    """An environment without settings, put back at the end; a configuration home of the test's own."""
+    """An environment without settings, restored at the end, and a configuration home for this test alone."""
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("INFERENCE_", "REDIS_URL"))}
     with mock.patch.dict(os.environ, {**kept, "XDG_CONFIG_HOME": str(tmp_path / "config")}, clear=True):
         yield
@@ -98,8 +98,8 @@ def test_redis_and_flags_in_the_file(write: Write):
     [
         ("queue_limit = 0", "queue_limit: input should be greater than or equal to 1, not 0"),
         ('port = "many"', "port: input should be a valid integer"),
-        ("queue_limits = 3", "'queue_limits' is no setting (did you mean 'queue_limit'?)"),
-        ("[worker]\nslots = 3", "'worker' is no setting (did you mean 'workers'?)"),
+        ("queue_limits = 3", "'queue_limits' is not a setting (did you mean 'queue_limit'?)"),
+        ("[worker]\nslots = 3", "'worker' is not a setting (did you mean 'workers'?)"),
         ("port == 3", "is no TOML"),
         ("workers = 9\nthreads = 9999", "settings.toml sets workers and threads"),
     ],

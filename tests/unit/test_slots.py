@@ -1,4 +1,4 @@
-"""Which slot a sequence takes, and whose cells it starts from."""
+"""Which slot a sequence takes, and which slot's cells it starts from."""
 
 import pytest
 from hypothesis import given

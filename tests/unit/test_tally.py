@@ -1,4 +1,4 @@
-"""What children count stays counted, whatever becomes of them."""
+"""The counts of a child stay in the sums, also after its death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers take what other releases write: unknown fields never matter, and what is wrong is named."""
+"""Readers accept what other releases write: unknown fields don't matter, and errors name what is wrong."""
 
 from __future__ import annotations
 

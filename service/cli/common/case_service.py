@@ -1,4 +1,4 @@
-"""A service of one case, for the length of its measurement."""
+"""A service of one case, which lives as long as its measurement runs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from service.cli.common.private import service_at
 from service.client.api_client import served_model
 from service.client.load_run import Load, run_load
 
-#: Tokens of the answers that warm a service up, and how many of them at most.
+#: Tokens of each answer that warms a service up, and the most such answers.
 WARM_TOKENS, WARM_REQUESTS = 4, 4
 
 
 @contextmanager
 def serving(case: Case) -> Iterator[Service]:
-    """A warm service of ``case``, which is gone afterwards.
+    """Start a service of ``case``, warm it up, and end it afterwards.
 
     Raises:
-        click.ClickException: it can't start; the text says why.
-        ClientError: it answers nothing.
+        click.ClickException: the service can't start; the text says why.
+        ClientError: the service answers no request.
     """
     with _environment(case.variables), service_at(None, tell=lambda _text: None) as url:
         service = Service(case, url, served_model(url))
@@ -33,7 +33,7 @@ def serving(case: Case) -> Iterator[Service]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """``variables`` in the environment meanwhile, and nothing of what is added to it afterwards."""
+    """Set ``variables`` in the environment, and restore the whole environment afterwards."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:

@@ -1,8 +1,8 @@
 """Command-line options made from the settings: each field of a settings class is an option and a variable.
 
-One precedence, kept here: an option given on the command line is put into this process's environment,
-over a variable that is there; the settings are then read from the environment and, where that is silent, from
-the settings file, here and in every child.
+This module keeps one order of precedence. An option on the command line overwrites its variable in this
+process's environment. Then this process and every child read each setting from the environment or, if its
+variable is not set, from the settings file.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="BaseSettings")
 Function = Callable[..., Any]
 
-#: Settings class → its heading; ``--help`` has them in this order.
+#: Settings class → its heading; ``--help`` shows the headings in this order.
 _SECTIONS = {
     "BrokerSettings": "Model and queue",
     "WorkerSettings": "Worker",
     "ApiSettings": "API",
     "LocalSettings": "This machine",
 }
-#: Variables that other programs know a setting by, which count for us, too.
+#: Setting → the variables that other programs use for it; they count here, too.
 _USUAL = {"redis_url": ("REDIS_URL",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}
 _METAVARS = {"int": "INTEGER", "float": "NUMBER", "Path": "PATH"}
 
 
 class SettingOption(click.Option):
-    """An option that stands for a field of a settings class; ``section`` heads it in ``--help``."""
+    """An option for a field of a settings class; ``section`` is its heading in ``--help``."""
 
     section = ""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Show the setting's default as it is; click would put a text in brackets of its own."""
+        """Show the setting's default as it is; click would put parentheses around a text."""
         extra = super().get_help_extra(ctx)
         if "default" in extra:
             extra["default"] = extra["default"].strip("()")
@@ -50,7 +50,7 @@ class SettingOption(click.Option):
 
 
 class SettingsCommand(click.Command):
-    """Lists settings under the headings of their sections."""
+    """A command whose ``--help`` lists settings under the headings of their sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options first, then each section."""
@@ -88,7 +88,7 @@ def settings_options(
 
 
 def read_settings(cls: type[S]) -> S:
-    """The settings of this process. Bad ones end the command with a line that names the option."""
+    """Read this process's settings; a bad one ends the command with a line that names the option."""
     from pydantic import ValidationError
 
     from service.cli.common.write_settings import require_known_keys
@@ -150,13 +150,13 @@ def _file_option(function: Function) -> Function:
 
 
 def _hand_on_file(path: str | None) -> None:
-    """Absolute, because parts run elsewhere; empty stays empty, and means none."""
+    """Pass the path on as absolute, because the parts run in another folder; an empty path means no file."""
     if path is not None:
         os.environ["INFERENCE_SETTINGS"] = str(Path(path).expanduser().absolute()) if path else ""
 
 
 def _section(cls: type[BaseSettings], name: str) -> str:
-    """The heading is that of the class which declares the field first."""
+    """The heading of the class that declares the field first."""
     owner = next(base for base in reversed(cls.__mro__) if name in getattr(base, "model_fields", {}))
     return _SECTIONS[owner.__name__]
 

@@ -1,4 +1,4 @@
-"""What is settled before a model is served: which file, whether it is good, the context that it bears."""
+"""Prepares a model for serving: chooses the file, checks it, and fits the context to the model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class UnfitError(click.ClickException):
-    """It can't be served until something is changed; ends with the status that supervisors don't restart."""
+    """Serving can't work until the user changes something; supervisors don't restart after this status."""
 
     exit_code = HOPELESS
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A GGUF file that llama.cpp accepts. ``n_ctx_train`` in tokens, ``size_bytes`` on disk."""
+    """A GGUF file that llama.cpp accepts; ``n_ctx_train`` is in tokens, ``size_bytes`` its size on disk."""
 
     path: Path
     n_ctx_train: int
@@ -37,9 +37,10 @@ class ModelFile:
 
 
 def prepare_model() -> ModelFile:
-    """Check the model of this process's environment and complete the environment for the parts.
+    """Check the model that this process's environment names, and complete the environment for the parts.
 
-    The path becomes absolute; a context that nobody chose is cut to what the model was trained for.
+    The model's path becomes absolute. If the user chose no context, it is cut to the context that the model
+    was trained for.
     """
     path = (_settings().model or _fetched()).absolute()
     told = _inspect(path)

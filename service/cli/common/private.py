@@ -1,4 +1,4 @@
-"""A service of one's own for the length of a command."""
+"""A private service that lives as long as a command runs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _tell(text: str) -> None:
 
 @contextmanager
 def service_at(url: str | None, tell: Callable[[str], None] = _tell) -> Iterator[str]:
-    """``url`` itself, or that of a service started for this, which is gone afterwards.
+    """Give ``url``; without it, start a private service, give its URL, and end it afterwards.
 
-    A private one never uses a shared Redis: its worker would take other people's requests. ``tell`` hears
-    how its start goes on.
+    A private service never uses a shared Redis, because its worker would take other people's requests.
+    ``tell`` gets a text for each stage of the start.
     """
     if url is not None:
         yield url.removesuffix("/")
@@ -48,8 +48,8 @@ def _plan(state: Path) -> Plan:
     read_settings(WorkerSettings)
     model, port = prepare_model(), free_port()
     os.environ |= {"INFERENCE_HOST": "127.0.0.1", "INFERENCE_PORT": str(port), "INFERENCE_DRAIN_TIMEOUT": "0"}
-    os.environ["INFERENCE_METRICS_PORT"] = "0"  # a service that is there may have it
-    os.environ["INFERENCE_API_KEYS"] = ""  # a user who may start it may use it
+    os.environ["INFERENCE_METRICS_PORT"] = "0"  # a running service may use the port
+    os.environ["INFERENCE_API_KEYS"] = ""  # a user who may start the service may use it
     env = {
         name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "INFERENCE_REDIS_URL")
     }

@@ -1,4 +1,4 @@
-"""What commands share in talking to a terminal."""
+"""Helpers for the terminal that commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console of rich's, imported late because it takes a tenth of a second."""
+    """A rich console; rich is imported late because its import takes a tenth of a second."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
@@ -24,7 +24,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A bar on standard error, gone at the end, which leaves the cores to what is measured."""
+    """Show a bar on standard error until the end; it refreshes seldom, to leave the cores to the service."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())

@@ -1,4 +1,4 @@
-"""How ``serve`` speaks: to a person, or in JSON lines like the parts whose logs it shows."""
+"""The output of ``serve``: text for a person, or JSON lines like the lines in the parts' logs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Voice:
-    """For a person."""
+    """Output for a person."""
 
     def tell(self, text: str) -> None:
-        """Say what goes on."""
+        """Say what is happening."""
         click.echo(text)
 
     def show(self, part: str, line: str) -> None:
@@ -24,17 +24,17 @@ class Voice:
 
 
 class JsonVoice(Voice):
-    """For a program: each line on standard error is a JSON object."""
+    """Output for a program: each line on standard error is a JSON object."""
 
     def __init__(self) -> None:
         self._log = logging.getLogger("service.supervisor")
 
     def tell(self, text: str) -> None:
-        """Say what goes on."""
+        """Say what is happening."""
         self._log.info("%s", text)
 
     def show(self, part: str, line: str) -> None:
-        """Show a line that ``part`` logged, in an object unless it is one."""
+        """Show a line that ``part`` logged, in a JSON object unless it is one already."""
         if line.startswith("{"):
             click.echo(line, err=True)
         elif line.strip():
@@ -42,7 +42,7 @@ class JsonVoice(Voice):
 
 
 def voice_for(settings: BrokerSettings) -> Voice:
-    """As ``--log-format`` says."""
+    """The voice that ``--log-format`` asks for."""
     if settings.log_format == "text":
         return Voice()
     from tasks.telemetry import logs

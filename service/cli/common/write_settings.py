@@ -1,4 +1,4 @@
-"""The settings file as the commands see it: which keys it may have, and who is to blame for a bad one."""
+"""The settings file as the commands use it: check its keys, find the source of a bad value, write values."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def require_known_keys() -> None:
     for name in _contents():
         if name not in known:
             raise click.ClickException(
-                f"{settings_file()}: {name!r} is no setting{_meant(name, known)}; `inference-server serve "
+                f"{settings_file()}: {name!r} is not a setting{_meant(name, known)}; `inference-server serve "
                 f"--help` lists them all, with hyphens for underscores."
             )
 
 
 def from_file(names: Iterable[str], variables: Mapping[str, Iterable[str]]) -> list[str]:
-    """Those of ``names`` whose value is the file's, because none of their ``variables`` is set."""
+    """The ``names`` whose value comes from the file, because none of their ``variables`` is set."""
     there = _contents()
     return [n for n in names if n in there and not any(v in os.environ for v in variables[n])]
 
 
 def writable(path: Path) -> Path:
-    """``path``, which can be written, and holds TOML if it is there; else the command ends with a line."""
+    """Return ``path`` if it can be written and any file there is TOML; else end the command with a line."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
@@ -45,7 +45,7 @@ def writable(path: Path) -> Path:
 
 
 def write_settings(path: Path, values: Mapping[str, str | int], origin: str) -> None:
-    """Set ``values`` in the file, and leave all else in it as it is; ``origin`` is noted beside each."""
+    """Set ``values`` in the file and leave the rest as it is; ``origin`` is a comment beside each value."""
     import tomlkit
 
     document = tomlkit.parse(path.read_text(encoding="utf-8") if path.is_file() else "")

@@ -1,4 +1,4 @@
-"""What the supervisor runs."""
+"""A program that the supervisor runs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Part:
         command: what to run; ``env`` is its whole environment, ``cwd`` its working directory.
         log: file that its output is appended to.
         stop_timeout_s: seconds from SIGTERM to SIGKILL.
-        told: what is happening until it is ready, for a person.
+        told: text for a person: what is happening until the part is ready.
         is_ready: whether the next part may start; it must answer quickly and raise nothing.
-        last_words: what it has told others of why it can't go on, in the last so many seconds, or nothing;
-            it must answer quickly and raise nothing.
+        last_words: given a number of seconds, the reason that the part left in that time for not going on,
+            or an empty text; it must answer quickly and raise nothing.
     """
 
     name: str

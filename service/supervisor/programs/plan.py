@@ -13,7 +13,7 @@ from service.supervisor.programs.part import Part
 from service.supervisor.programs.probe import answers_200
 from service.supervisor.programs.worker_words import words_of
 
-#: Seconds a part gets to end by itself when its drain is over, before SIGKILL.
+#: Seconds that a part gets to end by itself between the end of its drain and SIGKILL.
 _MARGIN_S = 10.0
 
 API_COMMAND = (
@@ -24,13 +24,13 @@ API_COMMAND = (
     "python:service.server.gunicorn_config",
     "service.server.wsgi:build()",
 )
-#: Where the parts run: Celery and gunicorn import from the working directory first, and anyone's may hold
-#: a folder that is called ``service`` or ``tasks``.
+#: The parts' working directory: Celery and gunicorn import from there first, and the user's directory may
+#: have another folder that is called ``service`` or ``tasks``.
 PACKAGES = Path(__file__).resolve().parents[3]
 
 
 def worker_command(name: str, log_level: str) -> tuple[str, ...]:
-    """The worker's program. Celery needs a ``name`` for each worker of a host."""
+    """The worker's command; Celery needs a different ``name`` for each worker of a host."""
     celery = (sys.executable, "-m", "celery", "--quiet", "-A", "tasks")  # no banner in the log
     command = (*celery, "worker", "-n", f"{name}@%h", "-l", log_level)
     # Workers have nothing to tell each other, and would wait a second for answers at every reconnect.
@@ -53,14 +53,14 @@ class Plan:
 
 
 def parts(plan: Plan) -> list[Part]:
-    """In the order to start them. Raises ``ServiceError`` where no Valkey can be embedded."""
+    """The parts in the order to start them. Raises ``ServiceError`` if no Valkey can be embedded."""
     embedded, url = ([], plan.redis_url) if plan.redis_url else _valkey(plan)
     env = {**plan.env, "REDIS_URL": url, "INFERENCE_REDIS_URL": url, "PYTHONUNBUFFERED": "1"}
     return [*embedded, _worker(plan, env), _api(plan, env)]
 
 
 def log_path(state: Path, name: str) -> Path:
-    """The log of a part; the last run's is kept beside it."""
+    """The path of a part's log; the log before it is kept beside it."""
     folder = state / "logs"
     folder.mkdir(exist_ok=True)
     return folder / f"{name}.log"
@@ -96,7 +96,7 @@ def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
 
 
 def _api(plan: Plan, env: Mapping[str, str]) -> Part:
-    # Under the state, so that an API that was killed leaves nothing in the temporary folder.
+    # Under the state folder, so that a killed API leaves nothing in the temporary folder.
     metrics = {"PROMETHEUS_MULTIPROC_DIR": str(plan.state / "metrics")}
     return Part(
         name="API",

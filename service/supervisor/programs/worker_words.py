@@ -1,4 +1,4 @@
-"""Reads why a worker could not go on, where it left word."""
+"""Reads from Redis why a worker could not go on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def words_of(url: str, name: str) -> Callable[[float], str]:
-    """A part's ``last_words``: what the worker that Celery knows by ``name`` left in the Redis at ``url``."""
+    """A part's ``last_words``: the reason that Celery's worker ``name`` left in the Redis at ``url``."""
 
     def read(age_s: float) -> str:
         from redis import RedisError

@@ -1,8 +1,8 @@
 """Compiles llama.cpp for this machine and installs it: ``python3 tasks/engine/build/compile.py``.
 
-Also ``python -m tasks.engine.build.compile``. It needs nothing but Python, and pip in the interpreter it
-installs for. The finished wheel is kept by its recipe in ``~/.cache/inference-server/wheels``: pip's own
-cache knows a compiled wheel by name and version only, and would hand out one of other flags.
+``python -m tasks.engine.build.compile`` works too. It needs only Python, and pip in the interpreter that it
+installs for. The finished wheel is kept by its recipe in ``~/.cache/inference-server/wheels``. pip's cache
+would not do: it knows a wheel by name and version only, so it could return one compiled with other flags.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-if not __package__:  # Run by its path: the modules beside it would hide Python's own, such as inspect.
+if not __package__:  # Run by its path: modules beside this file must not hide Python's own modules.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
 import argparse
@@ -21,15 +21,15 @@ from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
 from tasks.engine.build import wheel
-from tasks.engine.build.pip_wheel import build
 from tasks.engine.build.compiler import CompileError, Compiler
+from tasks.engine.build.pip_wheel import build
 from tasks.engine.build.recipe import Recipe, recipe_for
 
 _LOCK = Path(__file__).resolve().parents[3] / "requirements.lock"
 
 
 def main() -> int:
-    """Install llama-cpp-python, compiled by this machine's recipe unless it is there already."""
+    """Install llama-cpp-python, compiled by this machine's recipe, unless it is installed already."""
     options = _options()
     try:
         return _run(options)
@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _requirement(lock: Path) -> list[str]:
-    """The line of pip's requirements, with hashes where there is a lock file."""
+    """The lines of pip's requirement, with hashes if there is a lock file."""
     if lock.exists():
         return list(_locked(lock))
     if lock != _LOCK:
@@ -101,7 +101,7 @@ def _locked(lock: Path) -> Iterator[str]:
 
 
 def _made(recipe: Recipe, lines: list[str], python: str) -> Path:
-    """The wheel of this recipe: from the cache, else compiled."""
+    """The wheel of this recipe, from the cache or else newly compiled."""
     home = wheel.cache_folder() / recipe.key
     for kept in home.glob("*.whl"):
         if (wheel.read_stamp(kept) or {}).get("key") == recipe.key:
@@ -122,7 +122,7 @@ def _install(python: str, path: Path) -> None:
 
 
 def _install_prebuilt(python: str, where: str, version: str) -> None:
-    """Install somebody else's wheel, and say what this machine's would have otherwise."""
+    """Install a prebuilt wheel, and say how a wheel compiled here would differ."""
     source = (
         [where]
         if where.endswith(".whl")
@@ -132,13 +132,13 @@ def _install_prebuilt(python: str, where: str, version: str) -> None:
     found, stamp = wheel.installed(python)
     if found != version:
         raise CompileError(
-            f"{where} has llama-cpp-python {found}, not the locked {version}. Give a wheel of that."
+            f"{where} has llama-cpp-python {found}, but {version} is locked. Give a wheel of that version."
         )
     _say(f"llama-cpp-python {version} is installed from {where}.", *_notice(stamp, version))
 
 
 def _notice(stamp: dict[str, object] | None, version: str) -> list[str]:
-    """What to know of a prebuilt wheel; nothing when it is as if made here."""
+    """What to know about a prebuilt wheel; empty if a wheel compiled here would be the same."""
     instead = "To compile it for this machine instead: inference-server doctor --repair"
     if stamp is None:
         return [
@@ -148,7 +148,7 @@ def _notice(stamp: dict[str, object] | None, version: str) -> list[str]:
         differing = recipe_for(Compiler.find(), version).differences(stamp)
     except CompileError:
         return []
-    return [f"It was compiled otherwise than here: {'; '.join(differing)}.", instead] if differing else []
+    return [f"It differs from a wheel compiled here: {'; '.join(differing)}.", instead] if differing else []
 
 
 def _require_pip(python: str) -> None:
@@ -157,9 +157,13 @@ def _require_pip(python: str) -> None:
 
 
 def _pip(python: str, *arguments: str) -> None:
-    """Raises :class:`CompileError` when it fails; it says why itself."""
+    """Run pip, which prints its own errors.
+
+    Raises:
+        CompileError: pip failed.
+    """
     if subprocess.run([python, "-m", "pip", *arguments], check=False).returncode:
-        raise CompileError(f"{python} -m pip {arguments[0]} failed; its words are above.")
+        raise CompileError(f"{python} -m pip {arguments[0]} failed; its output is above.")
 
 
 def _say(*lines: str) -> None:

@@ -1,4 +1,4 @@
-"""The C and C++ compilers that llama.cpp would be compiled with: which they are, and what they can do."""
+"""Finds the C and C++ compilers for llama.cpp, and what they can do."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ _TWO_KINDS = "CC is {} and CXX is {}. Name two compilers of one kind with the va
 
 
 class CompileError(Exception):
-    """Why there is no usable llama.cpp, and what to do."""
+    """There is no usable llama.cpp; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """A C and a C++ compiler of one kind."""
 
-    cc: tuple[str, ...]  # the command, with the arguments that CC has
+    cc: tuple[str, ...]  # the command, with the arguments in CC
     cxx: tuple[str, ...]
     kind: str  # "gcc", "clang" or "unknown"
     version: str
-    target: str  # "x86_64-linux-gnu"; empty when it does not say
+    target: str  # "x86_64-linux-gnu"; empty if the compiler does not say
 
     @classmethod
     def find(cls, environ: Mapping[str, str] = os.environ) -> Compiler:
-        """Those that CC and CXX name, else ``cc`` and ``c++``. Raises :class:`CompileError`."""
+        """The compilers that CC and CXX name, else ``cc`` and ``c++``.
+
+        Raises:
+            CompileError: a compiler is missing, or the two are not of one kind.
+        """
         cc = tuple(shlex.split(environ.get("CC") or "cc"))
         cxx = tuple(shlex.split(environ.get("CXX") or "c++"))
         (c_kind, _), (kind, version) = _identify(cc, "c"), _identify(cxx, "c++")
@@ -46,17 +50,17 @@ class Compiler:
         return cls(cc, cxx, kind, version, _output([*cxx, "-dumpmachine"]).strip())
 
     def __str__(self) -> str:
-        """For people: "gcc 12.2.0"."""
+        """The name for people: "gcc 12.2.0"."""
         return f"{self.kind} {self.version}".strip()
 
     @property
     def is_for_linux(self) -> bool:
-        """Whether what it compiles runs on Linux."""
+        """Whether the programs that it compiles run on Linux."""
         return "linux" in self.target
 
     @property
     def platform(self) -> str:
-        """What a wheel compiled with it runs on: the machine, with the C library where that isn't glibc."""
+        """What its wheels run on: the machine, and the C library if that isn't glibc."""
         *_, library = self.target.split("-")
         return self.machine if library in {"gnu", "linux", ""} else f"{self.machine}-{library}"
 
@@ -75,7 +79,7 @@ class Compiler:
 
 
 def _identify(command: tuple[str, ...], language: str) -> tuple[str, str]:
-    """The kind of a compiler and its version, from what it predefines."""
+    """The kind of a compiler and its version, from its predefined macros."""
     told = _output([*command, "-dM", "-E", "-x", language, os.devnull])
     found = re.search(r'^#define __VERSION__ "(.*)"$', told, re.MULTILINE)
     version = found[1].strip() if found else ""
@@ -85,7 +89,7 @@ def _identify(command: tuple[str, ...], language: str) -> tuple[str, str]:
 
 
 def _output(command: list[str]) -> str:
-    """What it prints; nothing if it fails."""
+    """What a command prints; empty if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:

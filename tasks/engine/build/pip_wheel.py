@@ -1,4 +1,4 @@
-"""Has pip compile a wheel of llama-cpp-python, and shows how far it is."""
+"""Has pip compile a wheel of llama-cpp-python, and shows the progress."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tasks.engine.build.compiler import CompileError
 from tasks.engine.build.recipe import Recipe
 
 _COUNTER = re.compile(r"\s*\[(\d+)/(\d+)\] ")
-#: llama-cpp-python forces LLAMA_BUILD_COMMON to ON in CMake's cache. A plain variable, which this file sets
-#: once the project has begun, comes before the cache.
+#: llama-cpp-python forces LLAMA_BUILD_COMMON to ON in CMake's cache. This file sets a plain variable after
+#: the project has begun, and a plain variable takes precedence over the cache.
 _INCLUDED = "set(LLAMA_BUILD_COMMON OFF)\n"
-#: What pip says after it is about pip.
+#: After this line pip's output is only about pip itself.
 _PIP_GIVES_UP = "error: subprocess-exited-with-error"
 _ADVICE = (
     "If a compiler was killed, the memory did not suffice: set CMAKE_BUILD_PARALLEL_LEVEL=1. "
@@ -27,7 +27,11 @@ _ADVICE = (
 
 
 def build(recipe: Recipe, lines: list[str], python: str, folder: Path, log: Path) -> Path:
-    """The wheel, in ``folder``; ``lines`` are pip's requirement. Raises :class:`CompileError`."""
+    """Compile the wheel in ``folder``; ``lines`` are pip's requirement.
+
+    Raises:
+        CompileError: pip made no wheel.
+    """
     requirements, included = folder / "requirements.txt", folder / "included.cmake"
     requirements.write_text("\n".join(lines) + "\n")
     included.write_text(_INCLUDED)
@@ -52,13 +56,13 @@ def _environment(recipe: Recipe, included: Path) -> dict[str, str]:
     if "-DLLAMA_BUILD_COMMON=OFF" in arguments:
         arguments.append(f"-DCMAKE_PROJECT_llama_cpp_INCLUDE={included}")
     ours = {"CMAKE_ARGS": shlex.join(arguments)}
-    # Else scikit-build-core takes the compiler that Python was built with, not the one examined.
+    # Without these, scikit-build-core takes the compiler that Python was built with, not the one examined.
     defaults = {"CC": "cc", "CXX": "c++"}
     return {**os.environ, **ours, **{name: os.environ.get(name) or value for name, value in defaults.items()}}
 
 
 def _watch(command: list[str], environ: dict[str, str], log: Path) -> list[str]:
-    """Run it to its end, showing progress; its last lines, without the commands given to the compiler."""
+    """Run a command and show its progress; returns its last lines, without the calls of the compiler."""
     last: deque[str] = deque(maxlen=25)
     progress, is_over = Progress(), False
     with (
@@ -84,14 +88,14 @@ def _watch(command: list[str], environ: dict[str, str], log: Path) -> list[str]:
 
 
 class Progress:
-    """One line that changes on a terminal, a line for every tenth elsewhere."""
+    """Shows progress: one changing line on a terminal, elsewhere a new line for every tenth."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
         self._tenth = -1
 
     def show(self, num_done: int, num_all: int) -> None:
-        """So many of so many are compiled."""
+        """Show that ``num_done`` of ``num_all`` files are compiled."""
         told = f"Compiling llama.cpp: {num_done} of {num_all} files"
         if self._is_terminal:
             sys.stderr.write(f"\r{told}")
@@ -101,6 +105,6 @@ class Progress:
         sys.stderr.flush()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the line on a terminal."""
         if self._is_terminal:
             sys.stderr.write("\n")

@@ -1,4 +1,4 @@
-"""With which flags llama.cpp is compiled here, and why: the one place that says so."""
+"""The one place that says with which flags llama.cpp is compiled here, and why."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import Any
 from tasks.engine.build.compiler import CompileError, Compiler
 from tasks.engine.build.tiles import SOURCE, Tiles, examine_tiles
 
-#: One library for each kind of processor, of which the best that fits is loaded: a wheel is quick everywhere.
+#: One library for each kind of processor; the best that fits is loaded, so a wheel is quick everywhere.
 _VARIANTS = ("-DGGML_NATIVE=OFF", "-DGGML_BACKEND_DL=ON", "-DGGML_CPU_ALL_VARIANTS=ON")
 _PACKAGING = (
     "-DLLAVA_BUILD=OFF",  # images are not served
     "-DLLAMA_BUILD_COMMON=OFF",  # the helpers of llama.cpp's own programs
-    # libggml.so alone. A wheel has no links: libggml.so.0 and libggml.so.0.25.3 would be copies of it, and a
-    # process that loads two of them has two lists of backends.
+    # Only libggml.so. A wheel has no links, so libggml.so.0 and libggml.so.0.25.3 would be copies of it, and
+    # a process that loads two copies has two lists of backends.
     "-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON",
-    # ggml installs the variants by these, llama-cpp-python only the rest.
+    # ggml installs the variants into these folders; llama-cpp-python installs only the other libraries.
     "-DCMAKE_INSTALL_BINDIR=llama_cpp/lib",
     "-DCMAKE_INSTALL_LIBDIR=llama_cpp/lib",
     "-DCMAKE_INSTALL_RPATH=$ORIGIN",
 )
-#: The newest flags that the variants of a machine are compiled with; what knows them knows the others.
+#: The newest flags of a machine's variants; a compiler that knows them knows the other flags too.
 _NEWEST = {
     "x86_64": ("-mavxvnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8"),
     "aarch64": ("-march=armv9.2-a+dotprod+fp16+sve+i8mm+sve2+sme",),
@@ -46,36 +46,36 @@ _RESERVED = (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a wheel of llama-cpp-python is made. Two wheels of equal recipes are interchangeable."""
+    """How a wheel of llama-cpp-python is made; wheels of equal recipes are interchangeable."""
 
     version: str  # of llama-cpp-python
     compiler: str  # "gcc 12.2.0"
-    processor: str  # what it runs on: "x86_64", or one processor's name when it is built for that one
+    processor: str  # what the wheel runs on: "x86_64", or the name of the one processor it is built for
     cmake: tuple[str, ...]  # CMake's arguments, the user's last
     c_flags: tuple[str, ...]
     cxx_flags: tuple[str, ...]
-    left_out: tuple[str, ...]  # files that the finished wheel goes without
+    left_out: tuple[str, ...]  # files that are left out of the finished wheel
     why: tuple[str, ...]  # a sentence for each choice
 
     @property
     def key(self) -> str:
-        """Names it: a hash of everything but the sentences."""
+        """The recipe's name: a hash of everything but the sentences."""
         told = asdict(self)
         del told["why"]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def arguments(self) -> list[str]:
-        """All of CMake's arguments, the flags too."""
+        """All of CMake's arguments, including the flags."""
         flags = {"CMAKE_C_FLAGS": self.c_flags, "CMAKE_CXX_FLAGS": self.cxx_flags}
         return [*(f"-D{name}={' '.join(given)}" for name, given in flags.items() if given), *self.cmake]
 
     def stamp(self) -> dict[str, Any]:
-        """What the wheel says of itself."""
+        """What is stored in the wheel: the recipe and its key."""
         return {"key": self.key, **asdict(self)}
 
     def differences(self, stamp: Mapping[str, Any]) -> list[str]:
-        """In words, what a wheel with this stamp has otherwise."""
+        """How a wheel with this stamp differs from this recipe, in words."""
         mine: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         names = {
             "c_flags": "C flags",
@@ -93,7 +93,8 @@ class Recipe:
 def recipe_for(compiler: Compiler, version: str, environ: Mapping[str, str] = os.environ) -> Recipe:
     """The recipe for this compiler and processor; CMAKE_ARGS, CFLAGS and CXXFLAGS are added to it.
 
-    Raises :class:`CompileError` when CMAKE_ARGS would undo it.
+    Raises:
+        CompileError: CMAKE_ARGS sets a compiler, a toolchain file or a compiler's flags.
     """
     added, c_flags, cxx_flags = (
         tuple(shlex.split(environ.get(name, ""))) for name in ("CMAKE_ARGS", "CFLAGS", "CXXFLAGS")
@@ -102,7 +103,7 @@ def recipe_for(compiler: Compiler, version: str, environ: Mapping[str, str] = os
     tiles = examine_tiles(compiler, cxx_flags)
     cmake, why = _layout(compiler)
     is_portable = "-DGGML_NATIVE=OFF" in cmake
-    if is_portable and "-DGGML_NATIVE=ON" in added:  # which ggml refuses to build with variants
+    if is_portable and "-DGGML_NATIVE=ON" in added:  # ggml refuses to build variants with it
         is_portable, cmake = False, tuple(each for each in cmake if each not in _VARIANTS)
     if added:
         why += (f"{shlex.join(added)}: from the variable CMAKE_ARGS.",)
@@ -119,12 +120,12 @@ def recipe_for(compiler: Compiler, version: str, environ: Mapping[str, str] = os
 
 
 def _layout(compiler: Compiler) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """CMake's arguments, and why."""
+    """CMake's arguments, and the reasons for them."""
     where = f"{compiler} for {compiler.target or compiler.machine}"
     newest = _NEWEST.get(compiler.machine)
     if not compiler.is_for_linux or newest is None or compiler.kind == "unknown":
         return (), (
-            f"llama-cpp-python's defaults, for this very processor: nothing better is known for {where}.",
+            f"llama-cpp-python's defaults, for this processor only: no better flags are known for {where}.",
         )
     source = SOURCE if compiler.machine == "x86_64" else "int main() { return 0; }"
     if not compiler.accepts(source, newest):
@@ -144,13 +145,13 @@ def _refuse_reserved(added: tuple[str, ...]) -> None:
         name = argument.removeprefix("-D").partition("=")[0].partition(":")[0]
         if name in _RESERVED:
             raise CompileError(
-                f"CMAKE_ARGS sets {name}, which would undo what is known of the compiler. "
+                f"CMAKE_ARGS sets {name}, which would override the compiler that was examined. "
                 "Name compilers with CC and CXX, and their flags with CFLAGS and CXXFLAGS."
             )
 
 
 def _this_processor() -> str:
-    """A name that processors of equal abilities share."""
+    """A name that is the same for processors with the same features."""
     if platform.system() == "Darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,14 +1,14 @@
-"""Whether a compiler builds llama.cpp's use of AMX soundly: proved by running it, on any x86-64 machine.
+"""Proves whether a compiler builds llama.cpp's use of AMX soundly, with a program for any x86-64 machine.
 
-The instruction ``ldtilecfg`` reads a structure of 64 bytes that says how AMX's tiles are shaped. The
-header of older gcc tells the optimiser that it reads 8 of them (``_tile_loadconfig``), so the stores that
-fill the others count as dead and are dropped. The instruction then faults, and the first batch ends with
-SIGSEGV. Without dead store elimination (``-fno-tree-dse -fno-dse``) the stores stay. Clang's builtin is
-sound, and does not know these flags.
+The instruction ``ldtilecfg`` reads a structure of 64 bytes that says how AMX's tiles are shaped. The header
+of older gcc tells the optimiser that the instruction reads only 8 bytes (``_tile_loadconfig``). So the
+optimiser drops the stores that fill the other bytes as dead. The instruction then faults, and the first batch
+ends with SIGSEGV. Without dead store elimination (``-fno-tree-dse -fno-dse``) the stores stay. Clang's
+builtin is sound, and Clang does not know these flags.
 
-The proof: a source that fills the structure as ggml-cpu/amx/mmq.cpp does is compiled to assembly. There
-``ldtilecfg``, which this machine may lack, is replaced by moves that copy the 64 bytes it would have
-read, and the program compares them with what the source says.
+The proof takes a source that fills the structure as ggml-cpu/amx/mmq.cpp does, and compiles it to assembly.
+This machine may lack ``ldtilecfg``, so the proof replaces it in the assembly by moves that copy the 64 bytes
+that it would have read. The program then compares the copy with the values in the source.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
 _AMX = ("-O3", "-fPIC", "-std=gnu++17", "-mamx-tile", "-mamx-int8")
 
 #: ``probe_init`` is ggml_tile_config_init of ggml-cpu/amx/mmq.cpp; the volatile arrays are for the moves
-#: below. A function of its own reads them: volatile reads in the same one would keep the stores in
-#: question.
+#: below. Another function reads the arrays: volatile reads in the same function would keep the stores that
+#: are being tested.
 SOURCE = """
 #include <immintrin.h>
 struct tile_config_t {
@@ -100,7 +100,7 @@ _COPY = r"""
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How AMX is to be built."""
+    """How to build AMX."""
 
     flags: tuple[str, ...]
     is_left_out: bool
@@ -108,7 +108,7 @@ class Tiles:
 
 
 def examine_tiles(compiler: Compiler, flags: Iterable[str] = ()) -> Tiles:
-    """The first way that is proved sound, else without AMX. ``flags`` are the user's own for C++."""
+    """The first way to build AMX that is proved sound, else without AMX; ``flags`` are the user's for C++."""
     own = tuple(flags)
     if compiler.machine != "x86_64" or not compiler.accepts(SOURCE, [*own, *_AMX]):
         return Tiles((), is_left_out=False, why="")
@@ -126,13 +126,13 @@ def examine_tiles(compiler: Compiler, flags: Iterable[str] = ()) -> Tiles:
     return Tiles(
         WITHOUT_AMX,
         is_left_out=True,
-        why=f"AMX is left out: with no known flags does {compiler} fill its tile configuration.",
+        why=f"AMX is left out: {compiler} does not fill its tile configuration with any known flags.",
     )
 
 
 def fills_tiles(compiler: Compiler, flags: Iterable[str]) -> bool:
-    """Whether all 64 bytes are there when ``ldtilecfg`` would read them; False too when it can't be shown."""
-    # Some machines run no program from /tmp.
+    """Whether all 64 bytes are set when ``ldtilecfg`` would read them; False if that can't be tested."""
+    # Some machines don't run programs from /tmp.
     with TemporaryDirectory(dir=_scratch()) as folder:
         source, assembly, program = (Path(folder, name) for name in ("tiles.cpp", "tiles.s", "tiles"))
         source.write_text(SOURCE)
@@ -140,7 +140,7 @@ def fills_tiles(compiler: Compiler, flags: Iterable[str]) -> bool:
             return False
         text, num_loads = _LOAD.subn(_COPY, assembly.read_text())
         assembly.write_text(text)
-        # "-x assembler" would be for the libraries too; the suffix .s says it.
+        # "-x assembler" would apply to the libraries too; the suffix .s is enough.
         return (
             num_loads > 0
             and _runs([*compiler.cxx, str(assembly), "-o", str(program)])
@@ -149,7 +149,7 @@ def fills_tiles(compiler: Compiler, flags: Iterable[str]) -> bool:
 
 
 def _scratch() -> Path | None:
-    """A folder in the user's home where it can be written, else the system's."""
+    """A folder in the user's home if it can be made; else ``None``, for the system's temporary folder."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Wheels of llama-cpp-python: what is taken out of a built one, and the stamp that is put in and read."""
+"""Removes needless files from a wheel of llama-cpp-python, and writes and reads its stamp."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 from tasks.engine.build.compiler import CompileError
 
 STAMP = "llama_cpp/lib/build.json"
-#: What CMake installs for those who compile against the libraries; here nobody does. "lib" and "bin"
-#: would even land beside other packages.
+#: Files that CMake installs for compiling against the libraries, which is not done here. "lib" and "bin"
+#: would even be installed beside other packages.
 _NEEDLESS = re.compile(
     r"(lib|lib64|bin|include|share)/|llama_cpp/include/|llama_cpp/lib/(cmake|pkgconfig)/|.*\.a$"
 )
 _VARIANT = re.compile(r"llama_cpp/lib/libggml-cpu-(\w.*)\.so$")
-#: Prints the stamp of the installed one; null without one, nothing where none is installed.
+#: Prints the installed wheel's version and stamp (null without a stamp); nothing if none is installed.
 _ASK = f"""
 import importlib.metadata, json
 try:
@@ -37,13 +37,13 @@ print(json.dumps({{"version": found.version, "stamp": json.loads(text) if text e
 
 
 def cache_folder() -> Path:
-    """Where finished wheels are kept, each in a folder by its recipe."""
+    """Where finished wheels are kept, each in a folder named after its recipe's key."""
     home = os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache"
     return Path(home, "inference-server", "wheels")
 
 
 def stamp(built: Path, recipe: Mapping[str, Any], into: Path) -> Path:
-    """A copy of the wheel in the folder ``into``, without what is needless, with the recipe as its stamp."""
+    """Copy the wheel into the folder ``into``, without needless files and with the recipe as its stamp."""
     finished = into / built.name
     with ZipFile(built) as old, ZipFile(finished, "w", ZIP_DEFLATED) as new:
         kept = [entry for entry in old.infolist() if not _is_needless(entry, recipe["left_out"])]
@@ -57,7 +57,7 @@ def stamp(built: Path, recipe: Mapping[str, Any], into: Path) -> Path:
 
 
 def read_stamp(wheel: Path) -> dict[str, Any] | None:
-    """The recipe it was made by; None without one, and for what is no wheel."""
+    """The recipe that a wheel was made by; None if it has no stamp or is not a wheel."""
     try:
         with ZipFile(wheel) as opened:
             return dict(json.loads(opened.read(STAMP)))
@@ -66,9 +66,10 @@ def read_stamp(wheel: Path) -> dict[str, Any] | None:
 
 
 def installed(python: str) -> tuple[str, dict[str, Any] | None]:
-    """Version and stamp of the llama-cpp-python that this interpreter has; empty without one.
+    """Version and stamp of this interpreter's llama-cpp-python; without one, an empty version.
 
-    Raises :class:`CompileError` where there is no such interpreter.
+    Raises:
+        CompileError: the interpreter is missing or doesn't work.
     """
     try:
         done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
@@ -85,7 +86,7 @@ def _is_needless(entry: ZipInfo, left_out: list[str]) -> bool:
 
 
 def _copy(old: ZipFile, entry: ZipInfo, new: ZipFile) -> tuple[str, str, str]:
-    """Its row of the RECORD. The entry keeps its mode."""
+    """Copy an entry, with its mode; returns its row of the RECORD."""
     content = old.read(entry)
     new.writestr(entry, content, ZIP_DEFLATED)
     return (entry.filename, *_digest(content))

@@ -1,4 +1,4 @@
-"""What steps cost: as a sibling or an earlier start found it, or else measured now, by one child for all."""
+"""Finds what steps cost: from a sibling or an earlier start, else one child measures it for all."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tasks.engine.llama.context import Context
 logger = logging.getLogger(__name__)
 
 
-#: Starts of a worker that measure anew. Of each size the quickest counts: a start is a busy moment.
+#: This many starts of a worker measure. For each size the quickest time counts: a start is a busy moment.
 STARTS = 3
 
 
 def known_costs(context: Context, threads: Threads, note: SharedNote) -> CostTable:
-    """The costs that a sibling noted, or those kept for this model, shape and machine, or else measured now.
+    """The step costs: noted by a sibling, else kept for this model, shape and machine, else measured now.
 
-    Measured ones are kept, if they are sound, and made better by the next few starts.
+    Measured costs are kept if they are sound, and the next few starts improve them.
     """
     found = CostTable.from_json(note.read())
     if found is None:
@@ -53,7 +53,7 @@ def _path(context: Context, counts: tuple[int, ...]) -> Path:
 
 
 def _read(path: Path) -> tuple[CostTable | None, int]:
-    """The costs kept, and how many starts measured them."""
+    """The kept costs, and how many starts measured them."""
     found = kept.read(path)
     table = CostTable.from_json(json.dumps(found).encode())
     return (None, 0) if table is None else (table, int(found.get("starts", 0)))

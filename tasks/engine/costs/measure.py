@@ -1,4 +1,4 @@
-"""Measure what steps of each size cost on a context, with each number of threads that it may get."""
+"""Measures what a step of each size costs on a context, with each number of threads that it may get."""
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ from tasks.engine.llama.context import Context, Row
 
 logger = logging.getLogger(__name__)
 
-#: Sizes measured, as far as there are slots and time, the telling ones first; those between are interpolated.
+#: Rows of the steps to measure, the most informative first, as far as slots and time allow. Other sizes are
+#: interpolated.
 SIZES = (1, 2, 4, 8, 3, 16, 7, 6, 5, 12, 9, 32, 24)
-#: Rounds over all sizes; the quickest counts, so that what disturbs one round spoils no size.
+#: Rounds over all sizes. Each size's quickest time counts, so a disturbance in one round spoils no size.
 ROUNDS = 3
 #: Seconds after which no further size is measured.
 BUDGET_S = 1.5
-#: Cells that each sequence has meanwhile, since reading them takes its part of a step.
+#: Cells of each sequence while measuring, since reading cells takes part of a step's time.
 PROMPT_TOKENS = 128
-#: How much slower than one thread several are when something else wants their cores; then nothing is kept.
+#: If several threads take more than this many times as long as one, another program is using their cores.
+#: Then no costs are kept.
 DISTURBED = 2.0
-#: Seconds in which a single undisturbed step is waited for before anything is measured.
+#: Seconds to wait for one undisturbed step before measuring.
 PATIENCE_S = 0.5
 
-#: Milliseconds by rows.
+#: Milliseconds of a step by its number of rows.
 Times = dict[int, float]
 
 
 def measure(context: Context, counts: Sequence[int]) -> tuple[CostTable, bool]:
-    """Time steps on a context, and leave it empty. Takes about :data:`BUDGET_S` seconds.
+    """Measure step costs on a context, and leave it empty.
 
-    Beside the costs with so many threads, in ascending order: whether they are sound. Where something else
-    wants the cores, one thread's are given for all.
+    This takes about :data:`BUDGET_S` seconds. ``counts`` are numbers of threads in ascending order.
+
+    Returns:
+        The costs with each number of threads, and whether they are sound. If another program uses the cores,
+        they are not sound, and the costs with one thread stand for all numbers of threads.
     """
     is_quiet = _is_quiet(context, counts[-1])
     if not is_quiet:
@@ -53,7 +58,7 @@ def measure(context: Context, counts: Sequence[int]) -> tuple[CostTable, bool]:
 
 
 def _is_quiet(context: Context, threads: int) -> bool:
-    """Whether so many threads find as many cores, at least for a step."""
+    """Whether each of ``threads`` threads gets a core of its own, at least for one step."""
     context.use_threads(1)
     alone = min(_timed(context, _rows(context, 1)) for _ in range(2))
     context.use_threads(threads)
@@ -65,14 +70,14 @@ def _is_quiet(context: Context, threads: int) -> bool:
 
 
 def _is_plausible(times: dict[int, Times]) -> bool:
-    """Whether no number of threads is much slower than one."""
+    """Whether no number of threads is much slower than one thread."""
     alone = times[1]
     slowest = (ms / alone[size] for found in times.values() for size, ms in found.items() if size in alone)
     return max(slowest) <= DISTURBED
 
 
 def _timed_all(context: Context, counts: Sequence[int]) -> dict[int, Times]:
-    """The quickest of a few rounds; of the last number of threads the context is left with."""
+    """The quickest times of a few rounds; leaves the context with the last number of threads."""
     times: dict[int, Times] = {threads: {} for threads in counts}
     until = time.perf_counter() + BUDGET_S
     for _ in range(ROUNDS):
@@ -84,15 +89,19 @@ def _timed_all(context: Context, counts: Sequence[int]) -> dict[int, Times]:
 
 
 def _time_sizes(context: Context, times: Times, until: float) -> None:
-    """One row always, the others while there is time."""
-    # Twice, since the first step after a change of threads takes longer.
+    """Time one row always, and the other sizes while there is time."""
+    # One row comes twice, since the first step after a change of threads takes longer.
     for size in (1, *SIZES):
         if size <= context.slots and (not times or time.perf_counter() < until):
             times[size] = min(times.get(size, inf), _timed(context, _rows(context, size)))
 
 
 def _table(times: dict[int, Times], prefill_ms: float | None) -> CostTable:
-    """Prefill is measured with all threads; with fewer it takes as much longer as the largest step does."""
+    """The measured costs as a table.
+
+    Prefill is measured with all threads only. It is assumed to slow down with fewer threads as much as the
+    largest step does.
+    """
     *_, most = times.values()
     largest = max(size for size in most if all(size in found for found in times.values()))
     row_ms = most[largest] / largest if prefill_ms is None else prefill_ms
@@ -109,15 +118,15 @@ def _num_cells(context: Context) -> int:
 
 
 def _rows(context: Context, size: int) -> list[Row]:
-    """The next token of so many sequences."""
+    """Rows with the next token of ``size`` sequences."""
     return [Row(1, _num_cells(context), slot, True) for slot in range(size)]
 
 
 def _fill(context: Context) -> float:
-    """Give each slot the cells of a prompt, as what decodes has; milliseconds that a token of it takes."""
+    """Give each slot a prompt's cells, as decoding sequences have; returns milliseconds per prompt token."""
     size = _num_cells(context)
     rows = [Row(1, pos, 0, pos == size - 1) for pos in range(size)]
-    _timed(context, rows)  # the second time counts: now buffers are made
+    _timed(context, rows)  # this first time makes buffers; only the second time counts
     started = time.perf_counter()
     context.decode(rows)
     context.greedy(1)
@@ -133,12 +142,12 @@ def _empty(context: Context) -> None:
 
 
 def _timed(context: Context, rows: list[Row]) -> float:
-    """Milliseconds to compute rows and choose their tokens, whose cells are then dropped."""
+    """Milliseconds to compute rows and choose their tokens; afterwards drops the rows' cells."""
     started = time.perf_counter()
     context.decode(rows)
     context.greedy(sum(row.is_output for row in rows))
     elapsed = (time.perf_counter() - started) * 1e3
     for slot, start in {row.seq: row.pos for row in reversed(rows)}.items():
         if not context.trim(slot, start):
-            context.trim(slot, 0)  # a model that can't be cut
+            context.trim(slot, 0)  # the model can only drop all cells
     return elapsed

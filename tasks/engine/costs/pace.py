@@ -1,4 +1,4 @@
-"""With how many threads a step is computed, and what it costs with them."""
+"""Chooses the number of threads of a step, and says what the step costs with them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Pace:
     """Sets a context's threads before each step, and learns from how long the step took."""
 
     def __init__(self, context: Context, threads: Threads, table: CostTable | None) -> None:
-        """``table`` has the measured costs, if there are any; without them nothing is learnt."""
+        """``table`` has the measured costs; with ``None`` nothing is learnt."""
         self._context, self._threads, self._table = context, threads, table
         self._governor, self._now = Governor(), threads.least
 
     def begin(self, now: float) -> StepCosts | None:
-        """Choose the threads for a step that begins at ``now``, in seconds; what it costs with them."""
+        """Choose the threads for a step that begins at ``now``, in seconds; returns its costs with them."""
         self._now = self._governor.choose(self._threads.work(), now)
         self._context.use_threads(self._now)
         return None if self._table is None else self._table.at(self._now)
 
     def end(self, num_rows: int, num_prefilled: int, seconds: float, now: float) -> None:
-        """Note that a step of so many rows and prompt tokens took so long."""
+        """Note that a step of ``num_rows`` rows and ``num_prefilled`` prompt tokens took ``seconds``."""
         if self._table is None:
             return
         alone = self._table.at(1)
@@ -33,5 +33,5 @@ class Pace:
         self._governor.observe(self._now, seconds * 1e3, alone_ms, now)
 
     def rest(self) -> None:
-        """There is nothing to compute: other children may have the cores."""
+        """Let other children have the cores while there is nothing to compute."""
         self._threads.rest()

@@ -1,7 +1,7 @@
-"""What a step costs by its size. Pure.
+"""What a step costs by its size; pure.
 
-Kernels that work on four rows at a time make a step of four rows cheaper than one of three; then a row of
-padding pays. Whether it does depends on the machine, the threads and the encoding, so it is measured
+With kernels that work on four rows at a time, a step of four rows can be cheaper than a step of three; then a
+row of padding pays. Whether it pays depends on the machine, the threads and the encoding, so it is measured
 (:mod:`tasks.engine.costs.measure`).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-#: A way must be so much cheaper than the plain one to be chosen; below that it is noise.
+#: Padding or a draft must save at least this fraction of the time to be chosen; less may be noise.
 MIN_GAIN = 0.04
 
 
@@ -26,7 +26,7 @@ class StepCosts:
         return _between(self.decode, rows)
 
     def quickest(self, other: StepCosts) -> StepCosts:
-        """Of each size the lesser time."""
+        """The smaller time of the two for each size, and for prefill."""
         mine, others = dict(self.decode), dict(other.decode)
         both = {**others, **mine}
         decode = ((rows, min(ms, others.get(rows, ms))) for rows, ms in sorted(both.items()))
@@ -53,7 +53,7 @@ def _between(measured: tuple[tuple[int, float], ...], rows: int) -> float:
 
 
 def padding(rows: int, costs: StepCosts) -> int:
-    """Rows to add to a step of ``rows`` next tokens, where the larger step is the cheaper one; else 0."""
+    """Rows to add to a step of ``rows`` next tokens if the larger step is cheaper; else 0."""
     if not rows:
         return 0
     sizes = range(rows, max(rows, costs.max_rows) + 1)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import mmap
 
-#: Bytes of a note at most, and of the number before it that says how many it has.
+#: Most bytes of a note, and the bytes of the number before it, which is its length.
 CAPACITY, _HEADER = 1 << 16, 4
 
 
 class SharedNote:
-    """Empty until some process writes it; make it before forking.
+    """A note that is empty until a process writes it; make it before forking.
 
-    Nothing is locked: who may write at the same time as others must see to it that they don't.
+    It has no lock: processes that may write at the same time must prevent that themselves.
     """
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _HEADER + CAPACITY)
 
     def write(self, note: bytes) -> None:
-        """Put a note in the place of the one before. Raises ``ValueError`` above :data:`CAPACITY` bytes."""
+        """Replace the note.
+
+        Raises:
+            ValueError: the new note is longer than :data:`CAPACITY` bytes.
+        """
         if len(note) > CAPACITY:
             raise ValueError(f"a note of {len(note)} bytes is longer than {CAPACITY}")
-        # The length comes last, so that the first note is there whole or not at all.
+        # The length is written last, so that a reader gets the first note whole or not at all.
         self._memory[_HEADER : _HEADER + len(note)] = note
         self._memory[:_HEADER] = len(note).to_bytes(_HEADER, "little")
 

@@ -1,4 +1,4 @@
-"""What steps cost with each number of threads. Pure."""
+"""What steps cost with each number of threads; pure."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class CostTable:
     by_threads: tuple[tuple[int, StepCosts], ...]
 
     def at(self, threads: int) -> StepCosts:
-        """The costs with so many threads, interpolated between measured numbers; outside them the nearest."""
+        """The costs with ``threads`` threads: interpolated, or the nearest outside the measured range."""
         return _at(self, threads)
 
     def quickest(self, other: CostTable) -> CostTable:
-        """The lesser costs of this table and another of the same numbers of threads."""
+        """The smaller costs of this table and another one with the same numbers of threads."""
         others = dict(other.by_threads)
         return CostTable(
             tuple((threads, costs.quickest(others.get(threads, costs))) for threads, costs in self.by_threads)
         )
 
     def to_json(self) -> bytes:
-        """As :meth:`from_json` reads it."""
+        """The table as JSON, for :meth:`from_json`."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def from_json(text: bytes) -> CostTable | None:
-        """The table; ``None`` when the text is anything else."""
+        """The table; ``None`` if the text isn't one."""
         return _parsed(text)
 
 
@@ -63,7 +63,10 @@ def _at(table: CostTable, threads: int) -> StepCosts:
 
 
 def _weight(low: int, high: int, threads: int) -> float:
-    """What ``high`` threads count: time is a fixed part and a part that the threads share."""
+    """The weight of the costs with ``high`` threads.
+
+    A step's time is taken to be a fixed part, and a part that the threads divide among themselves.
+    """
     return (1 / low - 1 / threads) / (1 / low - 1 / high)
 
 

@@ -1,8 +1,8 @@
-"""Which of a worker's cores a child may use now: its own, and those of children that have nothing to do.
+"""How many of a worker's cores a child may use now: its share, and the shares of idle children.
 
-A child alone with its requests computes with all the worker's threads; as soon as another one has work,
-each goes back to its share at its next step. More threads than cores would wait for each other at OpenMP's
-barriers, so the sum is never above the worker's total for longer than a step.
+If only one child has work, it computes with all of the worker's threads. When another child gets work, each
+child returns to its share at its next step. More threads than cores would wait for each other at OpenMP's
+barriers, so the children's threads together exceed the worker's total for one step at most.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ class Threads(Protocol):
 
     @property
     def least(self) -> int:
-        """Its share of them, while all children have work."""
+        """The child's threads while all children have work."""
 
     @property
     def most(self) -> int:
-        """All of them, while no other child has work."""
+        """The child's threads while no other child has work."""
 
     def work(self) -> int:
-        """Threads for the next step; the caller has work."""
+        """Note that the child has work; returns its threads for the next step."""
 
     def rest(self) -> None:
-        """The caller has nothing to do."""
+        """Note that the child has nothing to do."""
 
 
 class CorePool:
-    """The threads of a worker's children, in memory that they share; made before they are forked."""
+    """Divides a worker's threads among its children by shared memory; make it before forking."""
 
     def __init__(self, children: int, threads: int, most: int | None = None) -> None:
-        """``threads`` are those of all children together, at least one each; ``most`` bounds one child's."""
+        """``threads`` is for all children together, at least one each; ``most`` limits a child's threads."""
         self._total, self._most = threads, most or threads
         # One byte a child: 1 while it has work. Anonymous memory stays shared across forks.
         self._busy = mmap.mmap(-1, children)
         self._busy[:] = bytes(children)
 
     def member(self, index: int) -> Threads:
-        """The child numbered ``index`` from 0; a child that replaces a dead one takes its number."""
+        """The threads of child ``index``, from 0; a child that replaces a dead one takes over its index."""
         return _Member(self, index, self.threads_of(len(self._busy)), self.threads_of(1))
 
     def mark(self, index: int, *, is_busy: bool) -> None:
@@ -48,11 +48,11 @@ class CorePool:
         self._busy[index] = is_busy
 
     def threads_now(self) -> int:
-        """Threads of each child that has work."""
+        """Threads that each child with work gets now."""
         return self.threads_of(sum(self._busy[:]))
 
     def threads_of(self, num_busy: int) -> int:
-        """Threads of each child when so many have work."""
+        """Threads that each child with work gets if ``num_busy`` children have work."""
         return max(1, min(self._most, self._total // max(1, num_busy)))
 
 

@@ -1,1 +1,1 @@
-"""Which of llama.cpp's kernels compute, proved on this machine before they serve."""
+"""Chooses which of llama.cpp's kernels serve, and proves them on this machine first."""

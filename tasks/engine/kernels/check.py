@@ -1,6 +1,6 @@
-"""``python -m tasks.engine.kernels.check SHAPE``: compute now, and say which kernels work, in JSON.
+"""``python -m tasks.engine.kernels.check SHAPE``: tries kernel sets now, and prints which one works, as JSON.
 
-Exit status 1 and one message on standard error when none does.
+If none works, the exit status is 1 and standard error has one message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.engine.kernels.proof import Shape, prove
 
 
 def main() -> int:
-    """Print which set serves in the shape of the first argument, a JSON object."""
+    """Print which kernel set serves in the shape that the first argument describes as a JSON object."""
     raw = json.loads(sys.argv[1])
     try:
         shape = Shape(**{**raw, "model": Path(raw["model"])})

@@ -1,17 +1,21 @@
-"""Whether what a kernel set computed makes sense. Pure."""
+"""Judges whether the logits that a kernel set computed make sense; pure."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: Kernels add in different orders, so two likeliest tokens that are this close may change places. In standard
-#: deviations of a row's logits, of which kernels that agree differ by up to 0.3 and nonsense by whole ones.
+#: Kernels add in different orders, so the two likeliest tokens may change places if they are this close. The
+#: unit is a standard deviation of a row's logits; correct kernels differ by up to 0.3, wrong ones by 1 or
+#: more.
 NEAR_TIE = 0.5
 
 
 def fault(logits: NDArray[np.float32], expected: NDArray[np.float32] | None) -> str | None:
-    """What is wrong with ``logits``, ``(rows, n_vocab)``, by the plainest kernels'; ``None``: nothing."""
+    """What is wrong with ``logits``, ``(rows, n_vocab)``; ``None`` if nothing is.
+
+    ``expected`` are the plainest kernels' logits; without them only NaN and infinity are found.
+    """
     if not np.isfinite(logits).all():
         return "computed NaN"
     if expected is None:

@@ -1,6 +1,6 @@
-"""Finds the first kernel set that computes a model here, or reads what an earlier start found.
+"""Finds the first kernel set that computes a model correctly here, or reads what an earlier start found.
 
-Nothing of llama.cpp is loaded in this process, which may fork afterwards.
+This process may fork afterwards, so it loads nothing of llama.cpp.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from tasks.engine.llama.kernel_sets import KernelSet, candidates, lost
 
 logger = logging.getLogger(__name__)
 
-#: A stage may take so many times what the plainest kernels took for all, and so many seconds at least.
+#: A stage may take this many times as long as the plainest kernels took for all stages, and at least
+#: MIN_LIMIT_S seconds.
 PATIENCE, MIN_LIMIT_S = 3.0, 4.0
-#: Seconds after which a set that hung is tried again: a machine that was busy may have been at fault.
+#: Seconds after which a set that hung is tried again: the cause may have been a busy machine.
 HUNG_FOR_S = 24 * 3600.0
-#: Seconds that a stage of the plainest kernels may take by a model's bytes, since nothing is known before.
+#: A stage of the plainest kernels may take a second per this many bytes of the model: nothing is measured
+#: before it.
 _BYTES_PER_S = 20e6
-#: Seconds in which a GPU's driver may compile kernels for a device that they weren't built for.
+#: Seconds that a GPU's driver may take to compile kernels for a device that they weren't built for.
 _GPU_S = 120.0
 
 
@@ -35,7 +37,7 @@ _GPU_S = 120.0
 class Shape:
     """How the model will be computed: its file, the layers on the GPU, the context, and the threads.
 
-    ``forks`` says whether the process that computes is a child of one that loaded the model.
+    ``forks`` says whether a parent loads the model and its forked child computes.
     """
 
     model: Path
@@ -47,21 +49,21 @@ class Shape:
     forks: bool = True
 
     def plan(self, expected: Path, kernels: KernelSet | None) -> Plan:
-        """A trial in this shape."""
+        """The plan of a trial in this shape."""
         raw = {**asdict(self), "model": str(self.model.absolute()), "expected": str(expected)}
         return Plan(**raw, kernels=None if kernels is None else asdict(kernels))
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A kernel set that did not compute as it should, and how that showed."""
+    """A kernel set that failed its trial, and how it failed."""
 
     kernels: KernelSet
     failure: str
 
     @property
     def may_pass(self) -> bool:
-        """Whether a busy or crowded machine may have been at fault: no signal ended it, nothing was wrong."""
+        """Whether a busy or crowded machine may be the cause: the trial hung or ended with an exit status."""
         return HUNG in self.failure or "exit status" in self.failure
 
     def __str__(self) -> str:
@@ -70,14 +72,14 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The kernel set that serves, and the quicker ones that were rejected before it."""
+    """The kernel set that serves, and the quicker sets that were rejected before it."""
 
     chosen: KernelSet
     rejected: tuple[Rejected, ...] = ()
 
     @property
     def may_pass(self) -> bool:
-        """Whether a quieter machine might find a quicker set."""
+        """Whether a quicker set might pass on a less busy machine."""
         return any(each.may_pass for each in self.rejected)
 
     @property
@@ -93,12 +95,12 @@ class Proof:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As :meth:`from_json` reads it."""
+        """The proof as JSON, for :meth:`from_json`."""
         return asdict(self)
 
     @staticmethod
     def from_json(raw: Any) -> Proof | None:
-        """The proof; ``None`` when ``raw`` is anything else."""
+        """The proof; ``None`` if ``raw`` isn't one."""
         try:
             rejected = (Rejected(KernelSet(**each["kernels"]), each["failure"]) for each in raw["rejected"])
             return Proof(KernelSet(**raw["chosen"]), tuple(rejected))
@@ -107,7 +109,7 @@ class Proof:
 
 
 def proven(shape: Shape) -> Proof:
-    """What an earlier start found for this model, library, machine and shape, or else :func:`prove`."""
+    """The proof that an earlier start kept for this model, library, machine and shape, else a new one."""
     proof = _kept(_path(shape))
     if proof is None:
         logger.info("computing the first batches with llama.cpp's kernels, to see that they work here")
@@ -126,15 +128,15 @@ def _kept(path: Path) -> Proof | None:
 
 
 def prove(shape: Shape, try_out: Run = run) -> Proof:
-    """Try sets until one computes as it should, and keep what was found.
+    """Try kernel sets until one computes correctly, and keep the proof.
 
     Raises:
-        KernelsError: no set does; the message has all failures.
-        ModelError: the file or the memory is at fault.
+        KernelsError: no set computes correctly; the message has all failures.
+        ModelError: the cause is the file or a lack of memory.
     """
     with tempfile.TemporaryDirectory(prefix="kernels-") as folder:
         proof = _first_good(shape, Path(folder) / "expected.npy", try_out)
-    # What a busy machine may have spoiled doesn't replace what was found before.
+    # A proof that a busy machine may have spoiled doesn't replace an earlier one.
     if not (proof.may_pass and _kept(_path(shape))):
         kept.keep(_path(shape), proof.to_json())
     return proof
@@ -155,16 +157,16 @@ def _first_good(shape: Shape, expected: Path, try_out: Run) -> Proof:
 
 
 def _to_try(shape: Shape, reference: Outcome) -> tuple[list[KernelSet], list[Rejected]]:
-    """The sets on trial, and what is out already: where the plainest kernels hang, several threads do."""
+    """The sets to try, and any rejected at once: if the plainest kernels hang, several threads hang too."""
     sets = list(candidates(reference.variants, shape.threads))
     if shape.threads == 1 or not reference.failure.startswith(HUNG):
         return sets, []
-    failure = f"the plainest kernels {reference.failure}, so several threads are out"
+    failure = f"the plainest kernels {reference.failure}, so sets with several threads are not tried"
     return [each for each in sets if each.threads == 1], [Rejected(sets[0], failure)]
 
 
 def _limit_s(shape: Shape, reference: Outcome) -> float:
-    """Seconds for a stage, by what the plainest kernels took; where they hung, a part of their limit."""
+    """Seconds for a stage, from the time that the plainest kernels took or, if they failed, their limit."""
     if took_s := reference.result.get("took_s"):
         return float(max(MIN_LIMIT_S, PATIENCE * took_s))
     has_hung = reference.failure.startswith(HUNG)
@@ -183,7 +185,7 @@ def _failure(outcome: Outcome) -> str:
 def _last_words(reference: Outcome, rejected: list[Rejected]) -> Iterator[str]:
     yield "llama.cpp can't compute this model here with any of its kernels:"
     if reference.failure:
-        yield f"  the plainest, in a process of its own: {reference.failure}"
+        yield f"  the plainest kernels, in a separate process: {reference.failure}"
     yield from (f"  {each}" for each in rejected)
     features = " ".join(kept.kernel_features())
     yield f"The processor has: {features or 'features that this system does not list'}."

@@ -1,9 +1,9 @@
-"""``python -m tasks.engine.kernels.trial PLAN``: compute one kernel set's first batches, as a child would.
+"""``python -m tasks.engine.kernels.trial PLAN``: computes a kernel set's first batches as a child would.
 
-A program of its own, since kernels that are wrong end their process or hang. It loads the model, forks if
-the worker has children, and computes in the child: one row, a prompt, a row of each slot. Each stage is a
-line of JSON on standard output before it begins (``{"stage": ...}``); the last line is ``{"result": ...}``.
-The reference begins with ``{"variants": [...]}``, the kernels that run on this processor.
+It is a separate program, since faulty kernels may kill their process or hang. It loads the model, forks if
+the worker has children, and computes in the child: one row, a prompt, a row of each slot. Before each stage
+it writes a line of JSON to standard output (``{"stage": ...}``); the last line is ``{"result": ...}``. The
+reference first writes ``{"variants": [...]}``, the kernels that run on this processor.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tasks.engine.errors import KernelsError, ModelError
 from tasks.engine.kernels.judge import fault
 from tasks.engine.llama.kernel_sets import KernelSet, reference
 
-#: Prompt tokens computed at most: enough for kernels that want several tiles of rows.
+#: Most prompt tokens to compute: enough for kernels that need several tiles of rows.
 PROMPT_TOKENS = 64
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One trial; it travels as JSON.
+    """One trial; it is passed as JSON.
 
     Attributes:
         model: the GGUF file.
-        gpu_layers: layers on the GPU; if any, the child loads the model: no GPU before a fork.
+        gpu_layers: layers on the GPU; if any, the child loads the model: a GPU can't be used before a fork.
         slots, n_ctx, n_batch: the shape of the context.
-        threads: to compute with, where ``kernels`` doesn't say.
-        forks: whether a parent loads the model and a child of it computes.
-        kernels: the set on trial; ``None`` for the plainest one, in a process that doesn't fork.
-        expected: the file that the plainest kernels' logits go to, or come from.
+        threads: number of threads if ``kernels`` is ``None``.
+        forks: whether a parent loads the model and its child computes.
+        kernels: the kernel set to try; ``None`` for the plainest one, in a process that doesn't fork.
+        expected: the file of the plainest kernels' logits; their trial writes it, the others read it.
     """
 
     model: str
@@ -62,7 +62,7 @@ def main() -> int:
     plan = Plan(**json.loads(sys.argv[1]))
     try:
         _compute_reference(plan) if plan.kernels is None else _try(plan, KernelSet(**plan.kernels))
-    except KernelsError as error:  # others may do
+    except KernelsError as error:  # other kernel sets may work
         _say(result={"fault": str(error)})
     except ModelError as error:
         _say(error=str(error))
@@ -74,7 +74,7 @@ def _compute_reference(plan: Plan) -> None:
     from tasks.engine.llama.library import variants
 
     found = variants()
-    _say(variants=found)  # known even if the plainest of them ends this process
+    _say(variants=found)  # before computing, since the plainest kernels may kill this process
     model = _load(plan, kernels := reference(found, plan.threads))
     started = time.perf_counter()
     logits = _compute(plan, model, kernels)
@@ -84,7 +84,7 @@ def _compute_reference(plan: Plan) -> None:
 
 
 def _try(plan: Plan, kernels: KernelSet) -> None:
-    # As a worker that has children: the parent loads, and never computes.
+    # Like a worker that has children: the parent loads the model and never computes.
     if not plan.forks:
         _try_here(plan, kernels, None)
         return
@@ -98,7 +98,7 @@ def _try(plan: Plan, kernels: KernelSet) -> None:
 
 
 def _try_in_child(plan: Plan, kernels: KernelSet, model: Any) -> None:
-    """Compute, judge and end."""
+    """Compute and judge, then end this process."""
     _die_with_parent()
     status = 1
     try:
@@ -119,7 +119,7 @@ def _try_here(plan: Plan, kernels: KernelSet, model: Any) -> None:
 
 
 def _die_with_parent() -> None:
-    """Have Linux end this process with its parent; kernels that hang would outlive a killed worker."""
+    """Have Linux kill this process when its parent dies; kernels that hang would outlive a killed worker."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -148,7 +148,7 @@ def _compute(plan: Plan, model: Any, kernels: KernelSet) -> NDArray[np.float32]:
 
 
 def _batches(model: Any, context: Any) -> Iterator[tuple[str, list[Any]]]:
-    """What a child computes first: one row, a chunk of a prompt, a row of every slot."""
+    """The batches that a child computes first: one row, a chunk of a prompt, a row of every slot."""
     from tasks.engine.llama.context import Row
 
     size = max(1, min(PROMPT_TOKENS, context.n_batch, context.n_ctx - 2))
@@ -162,12 +162,12 @@ def _batches(model: Any, context: Any) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _token(model: Any, number: int) -> int:
-    """Some token for each place, the same for all kernels."""
+    """A token for each position, the same for all kernels."""
     return int(1 + (number * 7919) % max(1, model.n_vocab - 1))
 
 
 def _expected(plan: Plan) -> NDArray[np.float32] | None:
-    """What the plainest kernels computed; ``None`` when they could not."""
+    """The plainest kernels' logits; ``None`` if they failed or computed NaN."""
     path = Path(plan.expected)
     if not path.exists():
         return None

@@ -19,28 +19,28 @@ from tasks.engine.errors import ModelError
 from tasks.engine.kept import model_size
 from tasks.engine.kernels.trial import Plan
 
-#: Where the package is imported from: the trial imports the same one.
+#: The folder that this package is imported from, so that the trial imports the same one.
 _ROOT = Path(__file__).resolve().parents[3]
-#: Bytes of a model that any disk gives in a second, for the limit on loading.
+#: For the time limit on loading: bytes per second that any disk can read, and seconds added to that time.
 _LOAD_BYTES_PER_S, _LOAD_S = 20e6, 30.0
-#: Seconds that a killed trial gets to be gone.
+#: Seconds to wait for a killed trial to end.
 _END_S = 10.0
 
-#: How the failure of a trial that came to no end begins.
+#: How the failure of a trial that didn't end in time begins.
 HUNG = "hung"
 
 
 def _environment() -> dict[str, str]:
-    """This process's, where no path depends on the folder that it runs in."""
+    """This process's environment with an absolute library path, since the trial runs in another folder."""
     folder = os.environ.get("LLAMA_CPP_LIB_PATH")
     return {**os.environ, **({"LLAMA_CPP_LIB_PATH": str(Path(folder).absolute())} if folder else {})}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a trial ended: ``result`` if it came to its end, else ``failure``, for people.
+    """How a trial ended: ``result`` if it finished, else ``failure``, as text for people.
 
-    ``variants`` are the kernels that the reference found to run on this processor, best first.
+    ``variants`` are the kernels that run on this processor, best first; only the reference finds them.
     """
 
     result: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +51,8 @@ class Outcome:
 def run(plan: Plan, limit_s: float) -> Outcome:
     """Run a trial; each stage of computing gets ``limit_s`` seconds.
 
-    Raises :class:`~tasks.engine.errors.ModelError` for what other kernels don't mend: file, memory.
+    Raises:
+        ModelError: the cause is the file or a lack of memory, so other kernels would fail too.
     """
     command = [sys.executable, "-m", "tasks.engine.kernels.trial", json.dumps(asdict(plan))]
     process = subprocess.Popen(
@@ -64,7 +65,7 @@ def run(plan: Plan, limit_s: float) -> Outcome:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # Its output ends when its own child, which may hold the GPU's memory, has ended too.
+        # The output ends when the trial's child, which may hold the GPU's memory, has ended too.
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_END_S)
 
@@ -78,7 +79,7 @@ class _Watch:
         self._rest = b""
 
     def outcome(self) -> Outcome:
-        """Read lines to the end."""
+        """Read the trial's output to its end."""
         return replace(self._read(), variants=self._variants)
 
     def _read(self) -> Outcome:
@@ -122,7 +123,7 @@ class _Watch:
 
 
 def _told(line: bytes) -> dict[str, Any]:
-    """What a line says; nothing if it is not the trial's own, but some library's."""
+    """The JSON object in a line; empty if a library printed the line instead of the trial."""
     try:
         told = json.loads(line)
     except ValueError:

@@ -1,1 +1,1 @@
-"""llama.cpp through llama-cpp-python; the only importer of llama_cpp."""
+"""Uses llama.cpp through llama-cpp-python; only this package imports llama_cpp."""

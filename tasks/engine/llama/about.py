@@ -1,4 +1,4 @@
-"""``python -m tasks.engine.llama.about``: how llama.cpp was built, as one line of JSON."""
+"""``python -m tasks.engine.llama.about``: prints how llama.cpp was built, as one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tasks.engine.llama.log import listen
 
 
 def main() -> int:
-    """Print it."""
+    """Print the description."""
     sys.stdout.write(json.dumps(describe_build()) + "\n")
     return 0
 
 
 def describe_build() -> dict[str, Any]:
-    """Version, the features of the kernels that are loaded, and whether there is a GPU."""
+    """The version, the features of the loaded kernels, and whether there is a GPU."""
     listen()
     load_best()
     told = ll.llama_print_system_info().decode()

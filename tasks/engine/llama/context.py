@@ -17,7 +17,7 @@ from tasks.engine.llama.model import Model
 
 
 class CacheFullError(Exception):
-    """No cell of the KV cache is free for the batch; the context is unchanged."""
+    """The KV cache has no free cells for the batch; the context is unchanged."""
 
 
 class DecodeError(Exception):
@@ -37,12 +37,16 @@ class Row:
 class Context:
     """A KV cache of ``slots`` sequences of ``n_ctx`` tokens each, and the batch that is computed on it.
 
-    Each sequence has a stream of its own (``kv_unified=False``), which decodes faster than a shared one.
-    Rows must come in ascending order of consecutive sequence ids, or llama.cpp splits the batch up.
+    Each sequence has its own stream (``kv_unified=False``), which decodes faster than a shared one.
+    Rows must be in ascending order of sequence ids without gaps, or llama.cpp splits the batch.
     """
 
     def __init__(self, model: Model, *, slots: int, n_ctx: int, n_batch: int, threads: int) -> None:
-        """Raises :class:`ModelError` when the memory for the cache can't be had."""
+        """Make the context.
+
+        Raises:
+            ModelError: there is no memory for the cache.
+        """
         params = ll.llama_context_default_params()
         params.n_ctx = n_ctx * slots
         params.n_batch = max(n_batch, slots)
@@ -59,7 +63,7 @@ class Context:
         self.model = model
         self.handle = handle
         self.slots = slots
-        #: Tokens a sequence can hold; llama.cpp rounds up what was asked for.
+        #: Tokens that a sequence can hold; llama.cpp rounds the requested number up.
         self.n_ctx: int = min(n_ctx, ll.llama_n_ctx(handle) // slots)
         self.n_batch: int = params.n_batch
         self._threads = threads
@@ -67,7 +71,12 @@ class Context:
         self._batch = _Batch(params.n_batch)
 
     def decode(self, rows: Sequence[Row]) -> None:
-        """Compute a batch. Raises :class:`CacheFullError` or :class:`DecodeError`."""
+        """Compute a batch.
+
+        Raises:
+            CacheFullError: the cache has no free cells for it.
+            DecodeError: llama.cpp could not compute it.
+        """
         self._batch.fill(rows)
         status = ll.llama_decode(self.handle, self._batch.struct)
         if status == 1:
@@ -76,7 +85,7 @@ class Context:
             raise DecodeError(f"llama_decode returned {status}: {' '.join(recent_errors)}")
 
     def use_threads(self, threads: int) -> None:
-        """Compute the next batches with so many threads."""
+        """Compute the next batches with ``threads`` threads."""
         if threads != self._threads:
             ll.llama_set_n_threads(self.handle, threads, threads)
             self._threads = threads
@@ -84,7 +93,7 @@ class Context:
     def greedy(self, num_outputs: int) -> list[int]:
         """The likeliest token of each output row of the last batch, in the rows' order.
 
-        One sweep over all rows takes a tenth of the time of llama.cpp's sampler for each.
+        One sweep over all rows takes a tenth of the time that llama.cpp's sampler takes row by row.
         """
         return [int(token) for token in self.logits(num_outputs).argmax(axis=1)]
 
@@ -98,22 +107,22 @@ class Context:
         return bool(ll.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def copy(self, source: int, target: int, size: int) -> bool:
-        """Make ``target`` hold the first ``size`` cells of ``source``; ``False`` if that can't be had.
+        """Make ``target`` hold the first ``size`` cells of ``source``; ``False`` if that is impossible.
 
-        By way of the sequence's state, which holds only the cells in use (500 tokens: 3 ms). Between streams
-        ``llama_memory_seq_cp`` copies a whole stream's buffers, however little of them is used (12 ms).
+        This copies the sequence's state, which holds only the cells in use (500 tokens: 3 ms). Between
+        streams ``llama_memory_seq_cp`` copies a stream's whole buffers, however few cells are used (12 ms).
         """
         return self._write_state(target, self._read_state(source)) and self.trim(target, size)
 
     def _read_state(self, seq: int) -> NDArray[np.uint8]:
         """A sequence's cells and positions as llama.cpp stores them."""
-        # Not zeroed, since that takes longer than all the rest.
+        # Not zeroed: zeroing would take longer than everything else here.
         state = np.empty(ll.llama_state_seq_get_size(self.handle, seq), np.uint8)
         ll.llama_state_seq_get_data(self.handle, _bytes_of(state), state.size, seq)
         return state
 
     def _write_state(self, seq: int, state: NDArray[np.uint8]) -> bool:
-        """Replace a sequence's cells; ``False`` if they can't be had."""
+        """Replace a sequence's cells; ``False`` if that is impossible."""
         return bool(ll.llama_state_seq_set_data(self.handle, _bytes_of(state), state.size, seq) == state.size)
 
     def close(self) -> None:
@@ -128,7 +137,7 @@ def _bytes_of(state: NDArray[np.uint8]) -> Any:
 
 
 class _Batch:
-    """llama_batch over arrays of ours, so that filling it is a few slice assignments."""
+    """A llama_batch over NumPy arrays, so that a few slice assignments fill it."""
 
     def __init__(self, size: int) -> None:
         self._tokens: NDArray[np.int32] = np.zeros(size, np.int32)

@@ -1,19 +1,19 @@
-"""A context's first batch: a child that it kills has never been ready."""
+"""Computes a context's first batch; a child that it kills never reports that it is ready."""
 
 from __future__ import annotations
 
 from tasks.engine.llama.context import Context, Row
 
-#: Tokens of the prompt: enough that llama.cpp multiplies matrices, as for every prompt, not only vectors.
+#: Tokens of the prompt: enough for llama.cpp to multiply matrices, as for every prompt, not only vectors.
 PROMPT_TOKENS = 4
 
 
 def compute_first_batch(context: Context, threads: int) -> None:
-    """Compute a short prompt and the token after it with so many threads, and leave the context empty.
+    """Compute a short prompt and one more token with ``threads`` threads, and leave the context empty.
 
     Raises:
         DecodeError: llama.cpp refused a batch.
-        CacheFullError: likewise, since there are too few cells for a handful of tokens.
+        CacheFullError: there are too few cells even for a handful of tokens.
     """
     context.use_threads(threads)
     size = min(PROMPT_TOKENS, context.n_ctx - 1)

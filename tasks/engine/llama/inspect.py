@@ -1,7 +1,7 @@
-"""``python -m tasks.engine.llama.inspect MODEL``: what a GGUF file holds, as one line of JSON.
+"""``python -m tasks.engine.llama.inspect MODEL``: prints what a GGUF file holds, as one line of JSON.
 
-Exit status 1 and one line on standard error when it can't be used. A process of its own, so that native
-code never runs in a process that will fork.
+If the file can't be used, the exit status is 1 and one line on standard error says why. It runs in a separate
+process, so that native code never runs in a process that will fork.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""What a kernel set is, and in which order sets are tried. Pure."""
+"""What a kernel set is, and in which order sets are tried; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Variants of ggml's kernels that are old enough to be trusted; the first of them that is here computes what
-#: the others are compared with.
+#: Variants of ggml's kernels that are old enough to be trusted. The first of them that runs on this processor
+#: computes the results that other variants are compared with.
 PLAIN_VARIANTS = ("haswell", "sandybridge", "sse42", "x64", "armv8.0_1")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
-    """One way to compute.
+    """One way to compute: a variant of ggml's kernels, a layout of the weights, and a number of threads.
 
     Attributes:
-        variant: ggml's name of loadable kernels, such as ``icelake``; empty where the library has one kind.
-        repacks: whether weights are rearranged at load for the kernels that want them so (AMX's do).
-        threads: of one child.
+        variant: ggml's name of loadable kernels, such as ``icelake``; empty if the library has only one kind.
+        repacks: whether weights are rearranged at load for kernels that need it (AMX kernels do).
+        threads: number of threads of one child.
     """
 
     variant: str
@@ -31,12 +31,12 @@ class KernelSet:
 
 
 def candidates(variants: Sequence[str], threads: int) -> tuple[KernelSet, ...]:
-    """The sets to try, quickest first; ``variants`` run on this processor, best first."""
+    """The sets to try, quickest first; ``variants`` are the ones that run on this processor, best first."""
     best, *others = variants or ("",)
     plain = plainest(variants)
     sets = (
         KernelSet(best, True, threads),
-        # The second best lacks what is newest in the best one, which is what compilers and systems get wrong.
+        # The second best lacks the best one's newest instructions, which compilers and systems get wrong.
         *(KernelSet(other, True, threads) for other in others[:1]),
         KernelSet(best, False, threads),
         KernelSet(plain, False, threads),
@@ -52,12 +52,12 @@ def plainest(variants: Sequence[str]) -> str:
 
 
 def reference(variants: Sequence[str], threads: int) -> KernelSet:
-    """The set that tells what is right; it computes in a process that never forked."""
+    """The set whose results count as right; it computes in a process that never forked."""
     return KernelSet(plainest(variants), False, threads)
 
 
 def lost(wanted: KernelSet, chosen: KernelSet) -> str:
-    """What is lost with ``chosen`` in the place of ``wanted``, for people; empty if nothing."""
+    """What is lost with ``chosen`` instead of ``wanted``, as text for people; empty if nothing is lost."""
     losses = [
         f"the {wanted.variant} kernels" if chosen.variant != wanted.variant else "",
         "repacked weights, which compute several requests at once two to three times as fast"

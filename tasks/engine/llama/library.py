@@ -1,7 +1,8 @@
-"""The one import of llama_cpp, and ggml's kernels, which may be variants in libraries of their own.
+"""Imports llama_cpp, and loads ggml's kernels, which may be variants in separate libraries.
 
 A library built with ``GGML_BACKEND_DL`` has no kernels until one of its ``libggml-cpu-*`` files is loaded.
-Each has a score for this processor, 0 if it can't run there (``ggml_backend_score`` in ggml-backend-impl.h).
+Each file has a score for this processor: 0 if it can't run here (``ggml_backend_score`` in
+ggml-backend-impl.h).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from pathlib import Path
 from tasks.engine.errors import KernelsError
 from tasks.engine.kept import library_folder
 
-# Read once, when OpenMP's library is loaded. Repacking weights for AMX runs a parallel region in the process
-# that loads them, and a child forked after one of several threads hangs in its own first one (libgomp).
-# Computing names its number of threads itself.
+# OpenMP's library reads this once, when it is loaded. Repacking weights for AMX runs a parallel region in the
+# process that loads them. If that region had several threads, a child forked afterwards would hang in its own
+# first parallel region (libgomp). Computing sets its number of threads itself.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 try:
@@ -32,7 +33,7 @@ _PREFIX = "libggml-cpu-"
 
 
 def variants() -> list[str]:
-    """The loadable kernels that run on this processor, best first; none where the library has its own."""
+    """The loadable kernels that run on this processor, best first; empty if kernels are built in."""
     scores = {
         path.stem.removeprefix(_PREFIX): _score(path) for path in library_folder().glob(f"{_PREFIX}*.so")
     }
@@ -40,15 +41,18 @@ def variants() -> list[str]:
 
 
 def load_best() -> None:
-    """Load the best kernels there are, once in a process."""
+    """Load the best kernels for this processor, once per process."""
     load_kernels(next(iter(variants()), ""))
 
 
 @cache
 def load_kernels(variant: str, *, with_gpu: bool = False) -> None:
-    """Load one variant, and with ``with_gpu`` the libraries of devices; empty: there is nothing to load.
+    """Load one variant of the kernels, and with ``with_gpu`` also the libraries of devices such as GPUs.
 
-    Raises :class:`~tasks.engine.errors.KernelsError` when a variant can't be loaded.
+    An empty ``variant`` stands for built-in kernels, which need no loading.
+
+    Raises:
+        KernelsError: the variant can't be loaded.
     """
     folder = library_folder()
     if with_gpu:
@@ -61,8 +65,8 @@ def load_kernels(variant: str, *, with_gpu: bool = False) -> None:
 
 @cache
 def _ggml() -> ctypes.CDLL:
-    # By way of libllama, which has its own ggml loaded: a wheel has copies where there were links, and each
-    # copy would be a library of its own, with kernels of its own.
+    # Through libllama, so that this is the ggml that libllama loaded. A wheel has copies instead of links,
+    # and each loaded copy would be a separate library with separate kernels.
     library = ctypes.CDLL(str(library_folder() / "libllama.so"))
     library.ggml_backend_load.restype = ctypes.c_void_p
     library.ggml_backend_load.argtypes = [ctypes.c_char_p]

@@ -1,4 +1,4 @@
-"""What llama.cpp says: its errors are kept, to be part of ours."""
+"""Receives llama.cpp's messages, and keeps its latest errors for our own error messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tasks.engine.llama.library import llama_cpp as ll
 logger = logging.getLogger(__name__)
 
 _GGML_LOG_LEVEL_WARN, _GGML_LOG_LEVEL_ERROR = 3, 4
-#: Its latest errors, the last one at the end.
+#: llama.cpp's latest errors, the newest at the end.
 recent_errors: deque[str] = deque(maxlen=8)
 
 
 def listen() -> None:
-    """Have llama.cpp's messages come here."""
+    """Send llama.cpp's messages to this module."""
     ll.llama_log_set(_on_log, ctypes.c_void_p(0))
 
 

@@ -19,7 +19,7 @@ from tasks.engine.llama.log import listen, recent_errors
 
 
 class Model:
-    """Weights and vocabulary. Immutable, so any thread or forked child may use it."""
+    """Weights and vocabulary; immutable, so any thread or forked child may use them."""
 
     def __init__(
         self,
@@ -31,8 +31,10 @@ class Model:
     ) -> None:
         """Load ``path``, to compute with ``kernels``; default: the best for this processor, unproved.
 
-        A process computes with the kernels of its first model. Raises
-        :class:`~tasks.engine.errors.ModelError` when the file is missing, truncated or no GGUF file.
+        A process computes with the kernels of its first model.
+
+        Raises:
+            ModelError: the file is missing, truncated or not a GGUF file.
         """
         _check_file(path)
         listen()
@@ -68,11 +70,11 @@ class Model:
         return None if raw is None else raw.decode()
 
     def make_chat_formatter(self) -> Callable[..., Any] | None:
-        """llama-cpp-python's sandboxed Jinja formatter over the model's template, or ``None`` without one."""
+        """llama-cpp-python's sandboxed Jinja formatter for the model's template; ``None`` without one."""
         template = self.chat_template
         if template is None:
             return None
-        # Not at the top, where it would come before the library's own import, which settles OpenMP.
+        # Not at the top: tasks.engine.llama.library must import llama_cpp first, after it has set up OpenMP.
         from llama_cpp import llama_chat_format as chat_format
 
         bos, eos = (self._special(token) for token in (self.bos, self.eos))
@@ -110,9 +112,9 @@ class Model:
         return bool(ll.llama_vocab_is_eog(self.vocab, token))
 
     def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids of ``text``; special tokens written in it count as such."""
+        """Token ids of ``text``; a special token written in the text becomes that token."""
         raw = text.encode()
-        room = len(raw) + 8  # a token is at least one byte, and a few are added around
+        room = len(raw) + 8  # a token is at least one byte, and a few special tokens are added
         buffer = (ll.llama_token * room)()
         count = ll.llama_tokenize(self.vocab, raw, len(raw), buffer, room, add_special, True)
         if count < 0:
@@ -120,7 +122,7 @@ class Model:
         return list(buffer[:count])
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; may end inside a UTF-8 character. Special tokens have none."""
+        """A token's bytes, which may end inside a UTF-8 character; special tokens have none."""
         found = self._pieces.get(token)
         if found is None:
             found = self._pieces[token] = self._read_piece(token, special=False)
@@ -149,7 +151,7 @@ class Model:
         }
 
     def _kv_bytes_per_token(self) -> int:
-        """Keys and values in half precision, for each layer and KV head; from the metadata alone."""
+        """Bytes of a token's keys and values in half precision, in all layers and KV heads; from metadata."""
         heads = self._dimension("attention.head_count")
         heads_kv = self._dimension("attention.head_count_kv") or heads
         head = self._dimension("attention.key_length") or self._dimension("embedding_length") // max(1, heads)
@@ -167,7 +169,7 @@ def _check_file(path: Path) -> None:
         with path.open("rb") as file:
             begins = file.read(4)
     except OSError as error:
-        raise ModelError(f"{path}: can't be read ({error.strerror}); see to its permissions") from error
+        raise ModelError(f"{path}: can't be read ({error.strerror}); check its permissions") from error
     if begins != b"GGUF":
         raise ModelError(f"{path}: not a GGUF file; convert the model to GGUF or choose another with --model")
 

@@ -1,6 +1,6 @@
-"""``python -m tasks.engine.llama.quantize SOURCE TARGET ENCODING``: re-encode a GGUF file.
+"""``python -m tasks.engine.llama.quantize SOURCE TARGET ENCODING``: re-encodes a GGUF file.
 
-A process of its own, so that it can be stopped while native code runs.
+It runs in a separate process, so that it can be stopped while native code runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tasks.engine.llama.log import listen, recent_errors
 
 
 def main() -> int:
-    """Re-encode; exit status 1 and one line on standard error when it fails."""
+    """Re-encode the file; on failure, return exit status 1 and print one line to standard error."""
     parser = argparse.ArgumentParser(description="Re-encode a GGUF file.")
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
@@ -33,7 +33,11 @@ def main() -> int:
 
 
 def quantize(source: Path, target: Path, encoding: str, threads: int) -> None:
-    """Re-encode a GGUF file. Raises :class:`ModelError` when the encoding is unknown or it fails."""
+    """Re-encode a GGUF file.
+
+    Raises:
+        ModelError: the encoding is unknown, or re-encoding fails.
+    """
     ftype = getattr(ll, f"LLAMA_FTYPE_MOSTLY_{encoding.upper()}", None)
     if ftype is None:
         raise ModelError(f"unknown encoding {encoding!r}; known: {', '.join(encodings())}")

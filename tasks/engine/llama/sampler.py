@@ -1,4 +1,4 @@
-"""Samplers: how a token is chosen from the logits."""
+"""Samplers, which choose a token from the logits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tasks.engine.llama.context import Context
 from tasks.engine.llama.library import llama_cpp as ll
 from tasks.engine.llama.model import Model
 
-#: Tokens looked back on by the repetition penalties (llama.cpp's ``penalty_last_n``).
+#: How many recent tokens the repetition penalties look at (llama.cpp's ``penalty_last_n``).
 PENALTY_LAST_N = 64
 
 
 class Sampler:
     """A chain of llama.cpp's samplers for one request, in llama-server's order.
 
-    Greedy requests without penalties need none: :attr:`is_plain_greedy` says so.
+    Greedy requests without penalties need no chain; for them :attr:`is_plain_greedy` is true.
     """
 
     def __init__(self, model: Model, sampling: Sampling) -> None:
@@ -26,7 +26,7 @@ class Sampler:
         self._chain = None if self.is_plain_greedy else _chain(model, sampling)
 
     def accept(self, tokens: Iterable[int]) -> None:
-        """Let the penalties know of tokens generated elsewhere."""
+        """Tell the penalties about tokens that were generated elsewhere."""
         if self._chain is not None:
             for token in tokens:
                 ll.llama_sampler_accept(self._chain, token)

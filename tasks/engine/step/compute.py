@@ -13,14 +13,14 @@ from tasks.engine.step.scheduler import Step
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A sequence's part of a batch: ``size`` tokens from its first one without a cell, then a ``draft``."""
+    """A sequence's part of a batch: its next ``size`` tokens without cells, then the ``draft``."""
 
     seq: Sequence_
     size: int
     draft: tuple[int, ...] = ()
 
     def rows(self) -> Iterator[Row]:
-        """Its rows; the sequence's newest token and the guesses after it have logits."""
+        """The chunk's rows; the rows of the sequence's newest token and of the draft get logits."""
         seq, start = self.seq, self.seq.computed
         last = len(seq.tokens) - 1
         for pos in range(start, start + self.size):
@@ -31,11 +31,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that was computed, or why it was not.
+    """A batch that was computed, or the reason why it was not.
 
     Attributes:
         chunks: what was to be computed.
-        outputs: of each chunk, the first of its rows that have logits, in the batch, and how many there are.
+        outputs: for each chunk, the index in the batch of its first row with logits, and how many have them.
         error: why nothing was computed.
     """
 
@@ -51,14 +51,14 @@ class Computer:
         self._context, self._residents = context, residents
 
     def compute(self, step: Step) -> Iterator[Batch]:
-        """The step's batches, each computed when it is asked for.
+        """Compute the step's batches, each one when the caller asks for it.
 
-        A context has the logits of its last batch only, so each must be sampled before the next is asked for.
+        A context has the logits of its last batch only, so sample each batch before asking for the next one.
         """
         decode = [Chunk(seq, 1, step.draft) for slot in step.decode if (seq := self._residents.get(slot))]
         if decode:
             yield self._run(decode, self._residents.padding(step.decode, step.padding))
-        # Sequences may have left meanwhile, to make room.
+        # Some sequences may have been removed meanwhile, to make room.
         prefill = [Chunk(seq, size) for slot, size in step.prefill if (seq := self._residents.get(slot))]
         if prefill:
             yield self._run(prefill)

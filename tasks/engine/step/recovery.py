@@ -1,4 +1,4 @@
-"""What becomes of sequences whose batch was not computed: they wait, are computed anew, or are given up."""
+"""Handles sequences whose batch was not computed: they wait, are computed anew, or are given up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.engine.waiting import Waiting
 
 logger = logging.getLogger(__name__)
 
-#: Times a sequence's batch may fail before its request is given up.
+#: How often a sequence's batch may fail before its request is given up.
 MAX_FAULTS = 2
 
 
@@ -42,7 +42,7 @@ class Recovery:
             yield self._retry(chunk.seq, batch.error)
 
     def _put_back_youngest(self, batch: Batch) -> Iterator[Delta]:
-        """Make room: the sequence admitted last waits and is computed anew when there is some."""
+        """Make room: put the sequence admitted last back into the queue; it is computed anew later."""
         youngest = max(self._residents, key=lambda seq: seq.admitted)
         is_alone = len(self._residents) == 1
         if is_alone and youngest.num_faults >= MAX_FAULTS:

@@ -1,4 +1,4 @@
-"""Chooses tokens from a batch's logits, and sees whether a sequence ends with them."""
+"""Chooses tokens from a batch's logits, and checks whether a sequence ends with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.engine.step.compute import Batch, Chunk
 
 
 class TokenSampler:
-    """Takes each sequence of a computed batch forward by its next tokens."""
+    """Gives each sequence of a computed batch its next tokens."""
 
     def __init__(
         self, context: Context, residents: Residents, observer: Observer, clock: Callable[[], float]
@@ -23,7 +23,7 @@ class TokenSampler:
         self._observer, self._clock = observer, clock
 
     def sample(self, batch: Batch) -> Iterator[Delta]:
-        """A delta for each of the batch's sequences; an empty one where its prompt goes on."""
+        """A delta for each of the batch's sequences; an empty one if its prompt isn't fully computed."""
         chosen = self._choose(batch)
         now = self._clock()
         for chunk, tokens in zip(batch.chunks, chosen, strict=True):
@@ -37,14 +37,14 @@ class TokenSampler:
         tokens: tuple[int, ...] = (),
         error: Failure | None = None,
     ) -> Delta:
-        """Take a sequence out of its slot: its last delta."""
+        """Take a sequence out of its slot; returns its last delta."""
         ending = seq.ending(reason, error)
         self._residents.remove(seq)
         self._observer.on_end(ending)
         return Delta(seq.job.key, text, tokens, ending)
 
     def _choose(self, batch: Batch) -> list[list[int]]:
-        """Each chunk's next tokens: greedy ones of all rows in one sweep, the others by their chains."""
+        """Each chunk's next tokens: greedy requests in one sweep over all rows, others by their samplers."""
         samplers = [self._residents.sampler(chunk.seq) for chunk in batch.chunks]
         num_outputs = sum(count for _, count in batch.outputs)
         is_swept = num_outputs and any(sampler.is_plain_greedy for sampler in samplers)
@@ -59,7 +59,7 @@ class TokenSampler:
         return chosen
 
     def _checked(self, chunk: Chunk, tokens: list[int]) -> list[int]:
-        """The tokens up to the first one that the draft guessed wrong; the guesses after it are undone."""
+        """Tokens up to and with the first one that the draft got wrong; drops the wrong guesses' cells."""
         if not chunk.draft:
             return tokens
         seq, draft = chunk.seq, chunk.draft
@@ -71,7 +71,7 @@ class TokenSampler:
         return tokens[: right + 1]
 
     def _advance(self, seq: Sequence_, tokens: Sequence[int], now: float) -> Delta:
-        """One delta of these tokens, up to one that ends the sequence."""
+        """One delta with these tokens, up to the first one that ends the sequence."""
         text, taken = "", []
         for token in tokens:
             more, reason = self._take(seq, token, now)
@@ -82,7 +82,7 @@ class TokenSampler:
         return Delta(seq.job.key, text, tuple(taken))
 
     def _take(self, seq: Sequence_, token: int, now: float) -> tuple[str, FinishReason | None]:
-        """A token's text, and the reason if it is the last."""
+        """Add a token; returns its text, and the finish reason if it is the last token."""
         model = self._context.model
         seq.add(token, now)
         if model.is_eog(token) and not seq.job.ignore_eos:

@@ -1,4 +1,4 @@
-"""What to compute next. Pure: no clock, no thread, no model."""
+"""Plans what to compute next; pure: no clock, no thread, no model."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Load(Protocol):
 
     @property
     def remaining(self) -> int:
-        """Tokens that have no cells yet."""
+        """Number of tokens that have no cells yet."""
 
     @property
     def is_decoding(self) -> bool:
-        """Whether that is only its newest token."""
+        """Whether only its newest token has no cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is computed: a batch of next tokens, then a batch of prompt chunks.
+    """What a step computes: a batch of next tokens, then a batch of prompt chunks.
 
     Slots are in ascending order everywhere, which keeps llama.cpp from splitting a batch.
 
     Attributes:
         decode: slots of the sequences that get their next token.
-        padding: rows added to that batch and thrown away.
-        draft: guesses that are checked after a lone sequence's newest token.
-        prefill: slots and tokens of their chunks.
+        padding: number of rows added to that batch; their results are thrown away.
+        draft: guessed tokens to check after a lone sequence's newest token.
+        prefill: for each prompt chunk, its slot and its number of tokens.
     """
 
     decode: tuple[int, ...] = ()
@@ -45,27 +45,27 @@ class Step:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the batch of next tokens; 0 if there is none."""
+        """Number of rows of the batch of next tokens; 0 if there is no such batch."""
         return len(self.decode) + self.padding + len(self.draft)
 
     @property
     def num_prefilled(self) -> int:
-        """Prompt tokens computed."""
+        """Number of prompt tokens computed."""
         return sum(size for _, size in self.prefill)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a step.
+    """The limits of a step.
 
     Attributes:
-        n_batch: tokens of a batch at most.
-        stretch: how much longer prefill may make a step that also decodes: 2 doubles the others' inter-token
-            latency at most.
-        short: a prompt of so few tokens left is computed whole: cut up, it would take longer and delay
-            the others as much.
-        chunk: prefill tokens beside decodes while the costs are unknown.
-        costs: measured; ``None`` where they are not.
+        n_batch: most tokens of a batch.
+        stretch: how many times as long prefill may make a step that also decodes; 2 at most doubles the
+            inter-token latency of decoding sequences.
+        short: a prompt with at most this many tokens left is computed whole; in pieces it would take longer
+            and delay the others as much.
+        chunk: prefill tokens of a step that also decodes, while the costs are unknown.
+        costs: measured costs; ``None`` if they are unknown.
     """
 
     n_batch: int = 512
@@ -75,7 +75,7 @@ class Limits:
     costs: StepCosts | None = None
 
     def beside(self, num_decoding: int) -> int:
-        """Prefill tokens of a step that also decodes so many sequences, at least one."""
+        """Prefill tokens, at least one, of a step that also decodes ``num_decoding`` sequences."""
         if self.costs is None:
             return min(self.chunk, self.n_batch)
         spare_ms = (self.stretch - 1) * self.costs.decode_ms(num_decoding)
@@ -83,7 +83,7 @@ class Limits:
 
 
 def plan(loads: Sequence[Load], limits: Limits) -> Step:
-    """Every decoding sequence's next token, then prompt chunks, first come first served.
+    """Plan every decoding sequence's next token, then prompt chunks, first come first served.
 
     ``loads`` are in order of arrival.
     """
@@ -98,7 +98,7 @@ def plan(loads: Sequence[Load], limits: Limits) -> Step:
 
 
 def _chunks(waiting: Sequence[Load], budget: int, limits: Limits) -> Iterator[tuple[int, int]]:
-    """Share a budget out; a short prompt may exceed what is left of it, but not the batch."""
+    """Divide the budget among prompts; a short prompt may exceed the rest of it, but not the batch."""
     room = limits.n_batch
     for load in waiting:
         if budget <= 0 or room <= 0:

@@ -1,5 +1,5 @@
--- Say that a child lives. ARGV: set of the children, its id, seconds that this counts, then its keys, each with the
--- description to keep there.
+-- Register a child, or keep a worker's last words.
+-- ARGV: sorted set of ids, the id, seconds that this counts, then each key with the text to keep there.
 local t = now()
 for i = 4, #ARGV, 2 do redis.call('SET', ARGV[i], ARGV[i + 1], 'EX', ARGV[3]) end
 redis.call('ZADD', ARGV[1], t + tonumber(ARGV[3]), ARGV[2])

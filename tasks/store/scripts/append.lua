@@ -1,10 +1,11 @@
--- Deliver one step: for each running request, append to its log and publish, if the attempt is still its own.
--- ARGV: time to live of a result (s), then for each request: id, attempt, event number, event body ('' asks
--- only whether to go on), number of tokens, prompt tokens ('' if told before), end ('' unless last), gaps
--- between tokens (''), the attempt's own word (''). Sending an item again is harmless: an event number is written once.
+-- Deliver one step: append to each running request's log and publish, if the attempt is still its latest.
+-- ARGV: time to live of a result (s), then for each request: id, attempt, event number, event body ('': only
+-- ask whether to go on), number of tokens, prompt tokens ('' if told before), end ('' unless last), gaps
+-- between tokens ('' unless last), the attempt's fence ('': any).
+-- Sending an item again is harmless: an event number is written once.
 -- Returns for each request 1 (go on) or 0 (stop: it runs or waits elsewhere, or is over).
--- The word tells two attempts of one number apart, and a number that leaves a gap stops its attempt: both happen when
--- Redis comes back without its last second.
+-- The fence tells two attempts with the same number apart, and an event number that leaves a gap stops its
+-- attempt. Both happen when Redis comes back without its last second.
 local ttl, verdicts, posts, generated = ARGV[1], {}, {}, 0
 
 local function write(key, r, id, seq, body, num_tokens, prompt_tokens, end_json, itl_json)
@@ -22,7 +23,7 @@ for i = 2, #ARGV, 9 do
   local is_mine = r[1] == ARGV[i + 1] and (ARGV[i + 8] == '' or r[6] == ARGV[i + 8])
   local is_written, is_next = tonumber(r[4] or 0) >= seq, tonumber(r[4] or 0) + 1 == seq
   local is_repeated = is_mine and body ~= '' and is_written
-  -- What ended it meanwhile, such as a cancel, has taken this event's number.
+  -- If a cancel, for example, has ended the request meanwhile, its event has taken this event's number.
   if is_repeated and (r[2] == 'running' or ARGV[i + 6] ~= '') then
     table.insert(verdicts, 1)
   elseif not is_mine or r[2] ~= 'running' or (body ~= '' and not is_next) then

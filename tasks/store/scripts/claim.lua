@@ -1,9 +1,10 @@
--- A child takes a request: attempt number up by one, unless it is over, too late or out of attempts. Asked again with
--- the same word, since the first answer may have been lost on the way, it gets the same answer.
--- ARGV: id, child id, deaths at most, time to live of a result (s), a word of the child's own for this attempt,
--- deaths from which it is a suspect and not taken ('' if it is taken all the same), the newest format of requests that
--- the child knows (missing: any).
--- Returns {} when there is nothing to do, {0} for a suspect, {-format} for one of a newer format, else
+-- Claim a request for a child, and raise the attempt number by one, unless the request is over, too late or
+-- out of attempts. A child may ask again with the same fence, because the first answer may have been lost: it
+-- gets the same answer.
+-- ARGV: id, child id, most deaths, time to live of a result (s), the attempt's fence, number of deaths from
+-- which the request is a suspect and is not claimed ('': claim it anyway), the newest request format that the
+-- child knows (missing: any).
+-- Returns {} when there is nothing to do, {0} for a suspect, {-format} for a request of a newer format, else
 -- {attempt, request, queue_ms, ms since creation, ms from creation to the first token or -1, seq}.
 local id, child, max_deaths, ttl, fence = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local key, t = record_of(id), now()

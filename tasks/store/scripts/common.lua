@@ -5,12 +5,14 @@ local function now()
   return tonumber(t[1]) + tonumber(t[2]) / 1e6
 end
 
--- Wake one worker that waits for a queue. One token is enough: the worker that takes a message rings for the next.
+-- Wake one worker that waits for a queue. One token is enough: the worker that takes a message rings again if
+-- more messages wait.
 local function ring(queue)
   if redis.call('EXISTS', P .. 'bell:' .. queue) == 0 then redis.call('LPUSH', P .. 'bell:' .. queue, 1) end
 end
 
--- What a queue of these lists answers when as many messages wait as may (cap, 0: any number), or nil.
+-- The answer to a push if the queue of these lists is full, else nil.
+-- cap: most messages that may wait; 0: any number.
 local function refusal(lists, cap)
   local waiting = 0
   for i = 1, #lists do waiting = waiting + redis.call('LLEN', lists[i]) end
@@ -26,7 +28,8 @@ local function record_of(id) return P .. 'request:' .. id end
 local function log_of(id) return P .. 'log:' .. id end
 
 -- Append one event to the log, number it, and return it as JSON.
--- body: the event's JSON without braces and number; end_json: '' unless it is the last; tokens: generated so far.
+-- body: the event's JSON without braces and number; end_json: '' unless it is the last event; tokens: number
+-- generated so far.
 local function log_event(id, seq, body, end_json, tokens)
   local event = '{"s":' .. seq .. ',' .. body
   if end_json ~= '' then event = event .. ',"end":' .. end_json end
@@ -59,8 +62,9 @@ local function unqueue(key)
   return removed > 0
 end
 
--- A reserved request's message is in its list again: it waits, and its last attempt may write no more.
--- charge: how much of a death its run counts as; one that delivered anything new is forgiven what came before.
+-- Note that a reserved request's message is in its list again: the request waits, and its last attempt may
+-- write no more. If that attempt delivered anything new, earlier deaths are forgotten.
+-- charge: how much of a death the attempt counts as.
 local function wait_again(id, list, message, tag, charge)
   local key = record_of(id)
   local r = redis.call('HMGET', key, 'state', 'seq', 'claim_seq', 'deaths')
@@ -71,7 +75,7 @@ local function wait_again(id, list, message, tag, charge)
   if charge > 0 then redis.call('HSET', key, 'deaths', before + charge) end
 end
 
--- The Idempotency-Key of a request lives as long as its record, or ends here: ttl 0.
+-- Keep a request's Idempotency-Key as long as its record, or delete it now (ttl 0).
 local function keep_name(id, name, ttl)
   if not name or string.match(redis.call('GET', name) or '', '%S+$') ~= id then return end
   if tonumber(ttl) > 0 then redis.call('EXPIRE', name, ttl) else redis.call('DEL', name) end
@@ -86,7 +90,8 @@ local function remember(id, r, state, end_json, t)
   redis.call('LTRIM', P .. 'recent', 0, 99)
 end
 
--- Book a request as finished: state, time to live, indexes, and the outcome for the metrics.
+-- Note that a request is finished: set its state and time to live, update the indexes, push the outcome for
+-- the metrics.
 local function settle(id, state, end_json, itl_json, ttl)
   local key, t = record_of(id), now()
   local r = redis.call('HMGET', key, 'created', 'model', 'name', 'child')
@@ -97,7 +102,7 @@ local function settle(id, state, end_json, itl_json, ttl)
   redis.call('ZREM', P .. 'running', id)
   redis.call('ZREM', P .. 'deadlines', id)
   redis.call('ZREM', P .. 'active', id)
-  -- What was never generated may be asked for again.
+  -- An expired request was never generated, so the client may send it again.
   keep_name(id, r[3], state == 'expired' and 0 or ttl)
   local e2e = (t - tonumber(r[1])) * 1000
   redis.call('LPUSH', P .. 'outcomes',

@@ -1,5 +1,5 @@
 -- End every request whose time is over. ARGV: time to live of a result (s). Returns how many.
--- A running one's own worker ends it first, a moment earlier, unless it is paused or gone.
+-- A running request's worker ends it a moment earlier, unless the worker is paused or gone.
 local t, n = now(), 0
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'deadlines', 0, t, 'LIMIT', 0, 100)) do
   local key = record_of(id)

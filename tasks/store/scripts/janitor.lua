@@ -1,7 +1,7 @@
--- Queue again, at the head of its line, every accepted request whose message is nowhere.
--- ARGV: unacked hash, seconds since a request was accepted or last looked at, requests to look at, at most.
+-- Queue every accepted request whose message is lost again, at the head of its list.
+-- ARGV: unacked hash, seconds since a request was accepted or last looked at, most requests to look at.
 -- Returns the ids that were queued again.
--- A message moves between its list and the reserved ones within one script, so where it is in neither, it is lost.
+-- One script moves a message between its list and the reserved messages, so a message in neither is lost.
 local t, found = now(), {}
 
 local function is_lost(tag, list, message)
@@ -9,7 +9,7 @@ local function is_lost(tag, list, message)
   return not redis.call('LPOS', list, message, 'RANK', -1)
 end
 
--- The message under a new tag: a worker that had the old one may still acknowledge it.
+-- The message with a new tag: a worker that had the message may still acknowledge the old tag.
 local function renamed(message, tag, fresh)
   local from, to = string.find(message, tag, 1, true)
   if tag == '' or not from then return message end
@@ -27,7 +27,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'active', '-inf', t - tonum
       local message = renamed(r[4], r[2], fresh)
       redis.call('RPUSH', r[3], message)
       ring(string.match(r[3], '^[^\6]*'))
-      -- Nobody knows why, so it counts a little: what is lost again and again must end.
+      -- The cause is unknown, so this counts as part of a death: a request that is often lost must end.
       wait_again(id, r[3], message, fresh, 0.25)
       redis.call('HINCRBY', P .. 'requeued', 'found_by_janitor', 1)
       table.insert(found, id)

@@ -1,8 +1,9 @@
 -- Put a reserved message back at the head of its list, once, unless its request is over.
 -- ARGV: leases, unacked hash, tag, lease (s) that must have run out or '' to take it at any age,
--- list, message, its new tag, request id ('' if it has none), queue, how much of a death its run counts as.
--- Counts it by reason, for the metrics.
--- Returns 1 put back, 0 dropped because the request is over, -1 not ours to take.
+-- list, message, its new tag, request id ('' if it has none), queue, how much of a death this counts as.
+-- Counts the message by reason, for the metrics.
+-- Returns 1 if put back, 0 if dropped because the request is over, -1 if the lease is in force or the message
+-- is not reserved any more.
 local leases, unacked, tag, lease, list, message, fresh, id, queue, charge = unpack(ARGV)
 if lease ~= '' then
   local since = redis.call('ZSCORE', leases, tag)

@@ -1,2 +1,2 @@
--- Have a worker look into a queue. ARGV: queue.
+-- Wake a worker to look into a queue. ARGV: queue.
 ring(ARGV[1])

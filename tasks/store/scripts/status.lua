@@ -9,7 +9,7 @@ for i = 1, #models, 2 do
   table.insert(waiting, n)
 end
 for _, id in ipairs(redis.call('ZRANGE', P .. 'children', 0, -1)) do
-  -- Children of the last release have only the second.
+  -- Children of the last release have only the second key.
   table.insert(children, redis.call('GET', P .. 'heartbeat:' .. id) or redis.call('GET', P .. 'child:' .. id) or nil)
 end
 for _, id in ipairs(redis.call('ZRANGE', P .. 'running', 0, -1)) do

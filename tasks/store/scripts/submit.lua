@@ -1,11 +1,11 @@
--- Accept a request: write its record and push its message below the cap, or find the request that is there already,
--- by its id or by its Idempotency-Key.
--- KEYS: the queue's lists by priority, the first of the queue's own name.
--- ARGV: cap (0: none), index of the list, message, its delivery tag; then id, request as JSON, model, watch, queue
--- timeout (s), time limit (s, '' if none), name under which its key is kept ('' if none), fingerprint of what was asked,
--- version of the request's format.
--- Returns {id, 1 if accepted or 0 if it was there, state, time created}, {} when the key stands for something else,
--- {-(waiting + 1)} when the queue is full.
+-- Accept a request: write its record and push its message, unless the queue is full. If a request with its id
+-- or its Idempotency-Key exists, return that request instead.
+-- KEYS: the queue's lists by priority; the first has the queue's name.
+-- ARGV: cap (0: none), index of the list, message, its delivery tag; then id, request as JSON, model, channel
+-- of its events, queue timeout (s), time limit (s, '' if none), Redis name of its Idempotency-Key ('' if
+-- none), fingerprint of the client's request, version of the request's format.
+-- Returns {id, 1 if accepted or 0 if it existed, state, time created}, {} if the key was used for another
+-- request, {-(waiting + 1)} if the queue is full.
 local cap, list, message, tag = tonumber(ARGV[1]), KEYS[tonumber(ARGV[2])], ARGV[3], ARGV[4]
 local id, timeout, limit, name, fingerprint = ARGV[5], ARGV[9], ARGV[10], ARGV[11], ARGV[12]
 

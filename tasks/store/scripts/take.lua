@@ -1,8 +1,9 @@
--- Take the next message of a queue and lease it, in one step: nothing can be lost between the two.
--- KEYS: the queue's lists by priority, the first of the queue's own name. ARGV: leases, unacked hash, the newest format
--- of messages that the worker knows (missing: any). Those of newer formats keep their places, for workers that know them.
--- Returns the message, or nil when there is none; and where others were passed over, {message or '', id and format of
--- the first of them}.
+-- Take the next message of a queue and lease it in one script, so that no message is lost in between.
+-- KEYS: the queue's lists by priority; the first has the queue's name.
+-- ARGV: leases, unacked hash, the newest message format that the worker knows (missing: any). Messages of
+-- newer formats keep their places, for workers that know the format.
+-- Returns the message, or nil when there is none; if it passed over messages of newer formats, returns
+-- {message or '', id of the first of them, its format}.
 local LOOK_AT = 1000
 local known, passed = tonumber(ARGV[3]), nil
 
@@ -11,7 +12,7 @@ local function format_of(headers)
   return tonumber(headers.v) or math.huge
 end
 
--- A message as a table with properties; nil for what no publisher of Celery's writes.
+-- A message as a table with properties; nil if it is no Celery message.
 local function read(message)
   local ok, decoded = pcall(cjson.decode, message)
   if not ok or type(decoded) ~= 'table' or type(decoded.properties) ~= 'table' then return nil end

@@ -1,5 +1,5 @@
--- Have a request's events published on one more channel. ARGV: id, channel.
--- Returns the state, or nil when there is no such request. The last eight watchers are kept.
+-- Publish a request's events on one more channel. ARGV: id, channel.
+-- Returns the state, or nil when there is no such request. The latest eight channels are kept.
 local key = record_of(ARGV[1])
 local r = redis.call('HMGET', key, 'state', 'watch')
 if not r[1] then return nil end

@@ -1,1 +1,1 @@
-"""How a worker ends that can't go on, and what it says."""
+"""How a worker that can't go on ends, and what it says."""

@@ -1,18 +1,18 @@
-"""When a child that died before it was ready is started again, and when that has no prospect any more.
+"""Decides when to restart a child that died before it was ready, and when to give up.
 
-Pure, standard library only: the clock is the caller's. Times are in seconds.
+Pure, standard library only: the caller passes the time. Times are in seconds.
 """
 
 from __future__ import annotations
 
-#: Deaths in a row of the children in one place, before they are ready, until the worker gives up.
+#: The worker gives up when so many children in a row died in one place before they were ready.
 MAX_DEATHS = 5
-#: Pause after the second death; the first is followed by none, and each further one by twice as much.
+#: Pause after the second death. There is none after the first, and each later pause is twice as long.
 FIRST_PAUSE_S = 0.2
 
 
 class CrashLoop:
-    """Counts deaths before readiness by place: the number that a dead child leaves to its replacement."""
+    """Counts early deaths by place, which is the number that a dead child's replacement takes over."""
 
     def __init__(self, max_deaths: int = MAX_DEATHS, first_pause_s: float = FIRST_PAUSE_S) -> None:
         self._max_deaths, self._first_pause_s = max_deaths, first_pause_s
@@ -20,7 +20,7 @@ class CrashLoop:
         self._due: dict[int, float] = {}
 
     def note_death(self, place: int, now: float) -> float | None:
-        """A child died before it was ready: seconds until its replacement starts, ``None`` to give up."""
+        """Note an early death; return the seconds until the replacement starts, ``None`` to give up."""
         num = self._num_deaths[place] = self._num_deaths.get(place, 0) + 1
         if num >= self._max_deaths:
             return None
@@ -29,11 +29,11 @@ class CrashLoop:
         return pause
 
     def note_ready(self, place: int) -> None:
-        """A child became ready: its place begins anew."""
+        """Note that a child became ready, and forget the deaths in its place."""
         self._num_deaths.pop(place, None)
         self._due.pop(place, None)
 
     def may_start(self, place: int, now: float) -> bool:
-        """Whether a child may be started there now; never once it was given up."""
+        """Whether a child may be started in a place now; never once the place was given up."""
         is_given_up = self._num_deaths.get(place, 0) >= self._max_deaths
         return not is_given_up and now >= self._due.get(place, now)

@@ -1,6 +1,6 @@
-"""What is told of a worker whose children die before they are ready: what happened, and what to do.
+"""Messages about a worker whose children die before they are ready: what happened, and what to do.
 
-The texts are pure; :meth:`Circumstances.of` looks at the machine.
+The functions that make the messages are pure; :meth:`Circumstances.of` looks at the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tasks.memory_need import available_bytes, mib
 if TYPE_CHECKING:
     from tasks.celery import App
 
-#: Signals by which native code fails.
+#: Signals that end a process when its native code fails.
 _FAULTS = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT)
 _REPAIR = (
     "The likely cause is a fault of llama.cpp's kernels for this processor, or of its build: run "
@@ -28,7 +28,7 @@ _LESS = "Lower --slots, --n-ctx or --workers, or give it more memory."
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a child ended: ``status`` is its exit status, or a signal's number below 0; what it was doing."""
+    """How a child ended: its exit ``status``, negative for a signal's number, and what it was doing."""
 
     status: int
     doing: str
@@ -48,7 +48,7 @@ class Circumstances:
 
     @classmethod
     def of(cls, app: App) -> Self:
-        """As they are now, of the worker that ``app`` belongs to."""
+        """The present circumstances of the worker that ``app`` belongs to."""
         change = "" if app.model_file is None else app.model_file.change()
         need = "" if app.memory_need is None else f"{app.memory_need}; "
         return cls(change, f"{need}{mib(available_bytes())} available", _processor())
@@ -61,7 +61,7 @@ def explain_deaths(num: int, death: Death, around: Circumstances) -> str:
 
 
 def explain_refusal(reason: str, around: Circumstances) -> str:
-    """The message when a worker, or a child of it, found that none can ever become ready."""
+    """The message when a worker, or a child of it, found that no child can ever become ready."""
     told = [f"The worker can't serve: {reason.rstrip('.')}."]
     if around.file_change:
         told.append(_restart(around.file_change))

@@ -18,7 +18,7 @@ from tasks.telemetry import logs
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for each of connecting and writing: a worker that ends waits for nobody.
+#: Most seconds for connecting, and for writing: a worker that ends must not wait long.
 _TIMEOUT_S = 1.0
 
 
@@ -34,7 +34,7 @@ def say_last_words(settings: BrokerSettings, worker: str, text: str) -> None:
 
 
 def refuse_to_start(worker: Any, text: str) -> NoReturn:
-    """End a worker that is only starting; it has no children and no requests yet."""
-    logs.configure(worker.app.settings)  # Celery has not come to that yet
+    """End a worker that is still starting; it has no children and no requests yet."""
+    logs.configure(worker.app.settings)  # Celery has not done this yet
     say_last_words(worker.app.settings, worker.hostname, text)
     raise SystemExit(HOPELESS)

@@ -1,4 +1,4 @@
-"""Whether a model's file is still what the worker loaded, whose pages its children may read from it."""
+"""Whether a model's file is still the one that the worker loaded; children may still read its pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Identity = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A file, and which it was at a moment; ``identity`` is ``None`` if it was not there."""
+    """A file and its identity at one moment; ``identity`` is ``None`` if the file was not there."""
 
     path: Path
     identity: Identity | None
@@ -23,7 +23,7 @@ class ModelFile:
         return cls(path, _identity(path))
 
     def change(self) -> str:
-        """What has happened to it since, as a sentence; empty when nothing has."""
+        """What has happened to the file since then, as a sentence; empty when nothing has."""
         now = _identity(self.path)
         if now == self.identity or self.identity is None:
             return ""

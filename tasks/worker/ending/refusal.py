@@ -1,22 +1,22 @@
-"""How a worker's process tells the parent, which ends the worker, that no child can ever be ready."""
+"""How a process tells the worker's parent that no child can ever be ready; the parent ends the worker."""
 
 from __future__ import annotations
 
 import os
 import select
 
-#: Bytes of a message at most: as many as a pipe takes whole.
+#: Most bytes of a message: as many as a pipe takes in one write.
 _SIZE = select.PIPE_BUF - 1
 
 
 class Refusal:
-    """A pipe; make it before forking. What is said before anyone listens is kept."""
+    """A pipe; make it before forking. It keeps a reason until the parent reads it."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
 
     def say(self, text: str) -> None:
-        """Give the reason. From any process and thread."""
+        """Give the reason, from any process and thread."""
         os.write(self._writer, text.encode()[:_SIZE] + b"\0")
 
     def wait(self) -> str:

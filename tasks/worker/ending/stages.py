@@ -1,4 +1,4 @@
-"""What each of a worker's children is doing, in memory that their parent shares and that outlives them."""
+"""What each child of a worker is doing, in memory that the parent shares and that outlives the child."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Stages:
         self._memory = mmap.mmap(-1, MAX_ROWS * _SIZE)
 
     def note(self, index: int, doing: str) -> None:
-        """Child ``index`` is ``doing`` this now; what is longer than 64 bytes is cut."""
+        """Note what child ``index`` is ``doing`` now; text is cut at 64 bytes."""
         start = index * _SIZE
         self._memory[start : start + _SIZE] = doing.encode()[:_SIZE].ljust(_SIZE, b"\0")
 

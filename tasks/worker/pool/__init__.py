@@ -1,1 +1,1 @@
-"""Celery's pool, with several requests a child; every private name of billiard and Celery is here."""
+"""Celery's pool, with several requests a child. Only here are private names of billiard and Celery used."""

@@ -8,7 +8,7 @@ from kombu.asynchronous import get_event_loop
 
 
 def child_index() -> int:
-    """This process's number among a pool's children, which a dead child leaves to its replacement; else 0."""
+    """This process's number among a pool's children, which a dead child's replacement takes over; else 0."""
     return int(getattr(current_process(), "index", 0))
 
 
@@ -18,6 +18,6 @@ def child_pids(pool: TaskPool) -> list[int]:
 
 
 def wake_event_loop() -> None:
-    """Have the worker's event loop, if it has one, go round once more now."""
+    """Have the worker's event loop, if there is one, do another round now."""
     if (hub := get_event_loop()) is not None:
         hub.call_soon(bool)

@@ -1,6 +1,6 @@
-"""Celery's prefork pool, which gives up when its children can't become ready, and looks at the model's file.
+"""Celery's prefork pool, but it gives up when children can't become ready, and watches the model's file.
 
-Celery's own starts a child that died again at once, and for ever.
+Celery's own pool restarts a child that died at once, and for ever.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tasks.worker.ending.model_file import ModelFile
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between looks for a child whose exit was announced but which the system has not buried yet.
+#: Seconds between two looks for the exit status of a child whose pipe has closed.
 REAP_INTERVAL_S = 0.02
-#: Looks at most; Celery's own, every five seconds, comes after them.
+#: Most looks; after them there is only Celery's look every five seconds.
 REAP_TRIES = 100
 #: Seconds between two looks at the model's file.
 LOOK_INTERVAL_S = 2.0
 
 
 class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
-    """The parent's side: pauses before it replaces children that die too early, and then gives up."""
+    """The parent's side: pauses before it replaces children that die too early, and gives up in the end."""
 
     def __init__(
         self,
@@ -43,19 +43,19 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
         """Start the children.
 
         Args:
-            processes: how many.
+            processes: number of children.
             args: Celery's.
-            on_hopeless: hears of a child's place, its exit status, and how many died there in a row.
-            look: called every other second.
+            on_hopeless: called with a child's place, its exit status, and how many died there in a row.
+            look: called every :data:`LOOK_INTERVAL_S` seconds.
             kwargs: Celery's.
         """
-        # Before Celery's part, which starts the children.
+        # Set before Celery's __init__, which starts the children.
         self._on_hopeless, self._look = on_hopeless, look
         self._crash_loop = CrashLoop()
         super().__init__(processes, *args, **kwargs)
 
     def on_process_alive(self, pid: int) -> None:
-        """A child is ready, that is, its engine has computed something."""
+        """Note that a child is ready, that is, its engine has computed something."""
         super().on_process_alive(pid)
         child, _ = self._process_by_pid(pid)
         if child is not None:
@@ -80,7 +80,7 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
             hub.call_later(pause, self.maintain_pool)
 
     def _repopulate_pool(self, exitcodes: list[int]) -> None:
-        """Start the children that are missing, but none whose place has to pause."""
+        """Start missing children, but none in a place that has to pause."""
         missing = set(range(self._processes)) - {child.index for child in self._pool}
         for place in sorted(missing):
             if self._state == RUN and self._crash_loop.may_start(place, monotonic()):
@@ -88,7 +88,7 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
 
     @property
     def timers(self) -> dict[Callable[[], None], float]:
-        """What the event loop calls every so many seconds."""
+        """What the event loop calls, and the seconds between two calls."""
         return {**super().timers, self._look: LOOK_INTERVAL_S}
 
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
@@ -96,7 +96,7 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
         self._reap(hub, proc, REAP_TRIES)
 
     def _reap(self, hub: Any, proc: Any, tries: int) -> None:
-        # Its pipe closes before its exit status can be had, and without that Celery takes it for alive.
+        # A child's pipe closes before its exit status is known, and until then Celery takes it for alive.
         if proc in self._pool and tries:
             self.maintain_pool()
             hub.call_later(REAP_INTERVAL_S, self._reap, hub, proc, tries - 1)
@@ -115,16 +115,16 @@ class GuardedTaskPool(prefork.TaskPool):  # type: ignore[misc]
         super().on_start()
 
     def pool_class(self) -> Callable[..., GuardedPool]:
-        """What makes the pool that this one wraps."""
+        """What makes the pool that this object wraps."""
         return GuardedPool
 
     def _on_hopeless(self, place: int, status: int, num: int) -> None:
-        """Children in one place died too often before they were ready."""
+        """Give up: children in one place died too often before they were ready."""
         death = Death(status, self.app.stages.read(place))
         self.give_up(explain_deaths(num, death, Circumstances.of(self.app)))
 
     def _look(self) -> None:
-        """Say once that the model's file is not what was loaded any more."""
+        """Warn once when the model's file is no longer the file that was loaded."""
         file: ModelFile | None = self.app.model_file
         if file is not None and not self._has_warned and (change := file.change()):
             self._has_warned = True

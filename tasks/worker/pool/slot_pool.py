@@ -1,8 +1,8 @@
 """A Celery pool of forked children that each run several tasks at once, in threads of one process.
 
-So a child's tasks can share one engine, and what they share dies with that child only. Child death,
-redelivery and statistics stay those of Celery's prefork pool, on which this is built; each method here
-says which of its assumptions, "one task a child", it lifts.
+So a child's tasks can share one engine, and when a child dies, the other children go on. This pool is built
+on Celery's prefork pool, which still handles dead children, redelivery and statistics. Celery's pool assumes
+one task per child; the methods here replace what depends on that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlotPool(GuardedPool):
-    """The parent's side: gives each job to the child that has its conversation, or where it costs least."""
+    """The parent's side: gives a job to the child that has its conversation, or where it costs least."""
 
     def __init__(
         self, processes: int, *args: Any, crew: Crew, costs: Callable[[], CostTable | None], **kwargs: Any
@@ -35,13 +35,13 @@ class SlotPool(GuardedPool):
         """Start the children.
 
         Args:
-            processes: how many.
+            processes: number of children.
             args: Celery's.
             crew: what the children share.
-            costs: what a step costs, if that is known.
-            kwargs: Celery's, and those of :class:`GuardedPool`.
+            costs: reads what a step costs, if that is known.
+            kwargs: Celery's and :class:`GuardedPool`'s.
         """
-        # Before Celery's part, which starts the children.
+        # Set before Celery's __init__, which starts the children.
         self._crew, self._costs, slots = crew, costs, crew.slots
         self.Worker = partial(SlotWorker, slots=slots)
         super().__init__(processes, *args, **kwargs)
@@ -51,7 +51,7 @@ class SlotPool(GuardedPool):
         self._affinity = Affinity()
 
     def apply_async(self, *args: Any, soft_timeout: Any = None, timeout: Any = None, **kwargs: Any) -> Any:
-        """Send a job. Time limits are dropped: Celery's would end the child and all that it runs."""
+        """Send a job. Time limits are dropped: Celery would end the child and everything that it runs."""
         return super().apply_async(*args, **kwargs)
 
     def terminate_job(self, pid: int, sig: Any = None) -> None:
@@ -67,8 +67,8 @@ class SlotPool(GuardedPool):
         write_to = hub.consolidate_callback
 
         def write(ready: list[int]) -> None:
-            # Celery goes round the pipes that can be written, full children's too: it filled one child
-            # before the next.
+            # Celery goes round all pipes that can be written, including full children's. It would fill one
+            # child before the next.
             for _ in range(max(1, len(self.outbound_buffer))):
                 write_to([self._choose(ready)])
 
@@ -93,10 +93,10 @@ class SlotPool(GuardedPool):
         super()._event_process_exit(hub, proc)
 
     def flush(self) -> None:
-        """When the consumer stops, for good or to reconnect: put back what no child has, keep the rest.
+        """When the consumer stops or reconnects: put back the jobs that no child has, keep the others.
 
-        Celery drops all that the children have not acknowledged, since the broker would deliver it again.
-        Here it does not, and what was sent takes one of its child's slots.
+        Celery drops all jobs that the children have not acknowledged, since its broker would deliver them
+        again. Here the broker does not, and a job that was sent takes one of its child's slots.
         """
         pending = [job for job in self._cache.values() if not job._accepted]
         super().flush()
@@ -109,7 +109,7 @@ class SlotPool(GuardedPool):
         self._busy_workers.recount(child.inqW_fd for child in children if child._is_alive())
 
     def children(self) -> list[dict[str, int]]:
-        """Each child's process id, slots, and free slots: none while it starts."""
+        """Each child's process id, slots, and free slots, which are 0 while it starts."""
         return [
             {
                 "pid": child.pid,
@@ -124,14 +124,14 @@ class SlotPool(GuardedPool):
 
 
 def _prefixes(job: Any) -> list[str]:
-    """What the API says of the job's prompt; nothing for a job that is no request."""
+    """The digests that the API sent with the job's request; none for a job that is no request."""
     request = getattr(job._callback, "__self__", None)
     return prefixes_in(getattr(getattr(request, "message", None), "headers", None) or {})
 
 
 def _put_back(job: Any) -> None:
     message = job._callback.__self__.message
-    # A Redis that is away leaves it to the lease to run out.
+    # If Redis is away, the message goes back when its lease runs out.
     message.reject_log_error(logger, (RedisError, OSError), requeue=True)
 
 
@@ -141,7 +141,7 @@ class TaskPool(GuardedTaskPool):
     limit: int
     _pool: Any
 
-    #: Celery's semaphore counts one task a child, and would leak the others' permits when it dies.
+    #: Celery's semaphore counts one task a child. When a child dies, it would leak the other tasks' permits.
     uses_semaphore = False
 
     def on_start(self) -> None:
@@ -168,9 +168,9 @@ class TaskPool(GuardedTaskPool):
         return partial(SlotPool, crew=crew, costs=self._costs)
 
     def on_stop(self) -> None:
-        """Let what runs finish, and end the children."""
+        """Let running tasks finish, and end the children."""
         pool: SlotPool | None = self._pool
-        # Celery's own wakes only every half second, to fire timers for what still runs.
+        # Celery's own on_stop wakes only every half second, to fire timers for running tasks.
         if pool is None or pool._cache:
             super().on_stop()
         else:
@@ -184,7 +184,7 @@ class TaskPool(GuardedTaskPool):
 
     @property
     def num_processes(self) -> int:
-        """Tasks that run at once; Celery takes it for the number of messages to hold."""
+        """How many tasks run at once; Celery holds as many messages."""
         return self.limit
 
     def _refuse_options(self) -> None:

@@ -26,10 +26,11 @@ class SlotWorker(asynpool.Worker):  # type: ignore[misc]
     def workloop(self, debug: Any = None, now: Any = monotonic, pid: int | None = None) -> None:
         """Run jobs until told to exit, then let the running ones finish.
 
-        Celery's loop ends by waiting, up to 30 s, until the parent has counted as many results as this
-        child completed. That count assumes one task at a time, and what is in the pipe outlives the child.
+        Celery's loop waits at its end, up to 30 s, until the parent has counted as many results as this
+        child completed. That count assumes one task at a time. The wait is not needed, because messages in
+        the pipe outlive the child.
         """
-        # A pipe has no lock of its own, and a message takes more than one write.
+        # A pipe has no lock, and a message takes more than one write.
         self._pipe_lock = threading.Lock()
         slots = ThreadPoolExecutor(self._slots, thread_name_prefix="slot")
         try:
@@ -39,12 +40,12 @@ class SlotWorker(asynpool.Worker):  # type: ignore[misc]
             slots.shutdown(wait=True)
 
     def _do_exit(self, pid: int, exitcode: int | None, exc: BaseException | None = None) -> None:
-        """Say goodbye and end. Celery's waits a second more; what is in the pipe outlives the child."""
+        """Report the exit and end. Celery waits a second more, but messages in the pipe outlive the child."""
         code = (EX_FAILURE if exc else EX_OK) if exitcode is None else exitcode
         try:
             if self.on_exit is not None:
                 self.on_exit(pid, code)
-            signal.pthread_sigmask(signal.SIG_BLOCK, {TERM_SIGNAL})  # it must not cut the message
+            signal.pthread_sigmask(signal.SIG_BLOCK, {TERM_SIGNAL})  # the signal must not cut the message
             self._put((DEATH, (pid, code)))
         finally:
             os._exit(code)
@@ -65,7 +66,7 @@ class SlotWorker(asynpool.Worker):  # type: ignore[misc]
             result = (False, ExceptionInfo())
         try:
             self._put((READY, (job, i, result, self.inqW_fd)))
-        except Exception as exc:  # what can't be pickled is a failure of the task
+        except Exception as exc:  # a result that can't be pickled fails the task
             self._put((READY, (job, i, (False, _not_sent(exc, result[1])), self.inqW_fd)))
 
     def _put(self, message: Any) -> None:

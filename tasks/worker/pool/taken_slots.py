@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 
 
 class Slots:
-    """How many jobs each child has, by its pipe; stands in for Celery's set of busy children.
+    """Counts each child's jobs, by its pipe; replaces Celery's set of busy children.
 
-    A child is *in* it, that is busy, when all its slots are taken.
+    A child is *in* the set, that is, busy, when all its slots are taken.
     """
 
     def __init__(self, slots: int) -> None:
@@ -29,15 +29,15 @@ class Slots:
         del self._taken[pipe]
 
     def intersection_update(self, pipes: Collection[int]) -> None:
-        """Forget the other children."""
+        """Forget all children but these."""
         self._taken = Counter({pipe: num for pipe, num in self._taken.items() if pipe in pipes})
 
     def recount(self, pipes: Iterable[int]) -> None:
-        """Take the pipes of all jobs, one entry each, for the truth."""
+        """Count again, from the pipes of all jobs, with one entry for each job."""
         self._taken = Counter(pipes)
 
     def free(self, pipe: int) -> int:
-        """Slots that are not taken."""
+        """How many slots of a child are free."""
         return self._slots - self._taken[pipe]
 
     def __contains__(self, pipe: int) -> bool:

@@ -1,6 +1,6 @@
-"""Python runs this before the last release's worker, which can't load kernels that are in files of their own.
+"""Python runs this before the last release's worker, which can't load kernels from separate files.
 
-A library with its kernels built in is left as it is.
+It leaves a library with built-in kernels as it is.
 """
 
 import sys

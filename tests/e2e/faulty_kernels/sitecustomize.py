@@ -1,7 +1,7 @@
 """A llama.cpp that fails with some kernels: Python imports this by itself from a folder on ``PYTHONPATH``.
 
-``FAULTY_KERNELS=SCOPE:FAULT``. Scopes: ``repacked`` (sets with repacked weights), ``threads`` (of several
-threads), ``worker`` (in a worker's children, not in the proof before), ``all``. Faults: a signal's name,
+Set ``FAULTY_KERNELS=SCOPE:FAULT``. Scopes: ``repacked`` (with repacked weights), ``threads`` (with more than
+one thread), ``worker`` (in a worker's processes, not in the proof before), ``all``. Faults: a signal's name,
 ``hang``, ``nan``, ``nonsense``, ``memory`` (there is none for a context).
 """
 
@@ -56,7 +56,7 @@ class Faults:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds ``llama_cpp.llama_cpp`` as usual, and has it wrapped once it is loaded."""
+    """Finds ``llama_cpp.llama_cpp`` as usual, and wraps it once it is loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "llama_cpp.llama_cpp":

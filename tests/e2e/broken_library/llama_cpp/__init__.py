@@ -1,4 +1,4 @@
-"""A binding whose library lacks a symbol that it wants: this fails as ctypes does in the real one."""
+"""A binding whose library lacks a symbol: importing this fails as ctypes does in the real binding."""
 
 import ctypes
 

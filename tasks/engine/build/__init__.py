@@ -1,0 +1,1 @@
+"""Compiles llama.cpp; uses only the standard library."""
