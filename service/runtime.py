@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 from service.admission.catalog import Catalog
 from service.admission.jobs import Jobs
-from service.admission.waiting_room import Places
+from service.admission.waiting_room import WaitingRoom
 from service.settings import ApiSettings
 from service.streaming.subscriber import Subscriber
 from service.telemetry import tracing
@@ -74,15 +74,15 @@ def build(settings: ApiSettings) -> Runtime:
     redis = client(settings.redis_url)
     store, registry = RequestStore(redis, settings.result_ttl), Registry(redis)
     queue = RequestQueue(store, settings.queue_limit, tracing.message_headers(settings))
-    places = Places(settings.max_waiters)
-    subscriber = Subscriber(redis, on_freed=places.wake)
+    waiting_room = WaitingRoom(settings.max_waiters)
+    subscriber = Subscriber(redis, on_freed=waiting_room.wake)
     catalog = Catalog(registry, settings.served_name)
     metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
     outcomes, refusals = OutcomeReader(redis, metrics.observe), Refusals(redis)
     keep_house = _Housekeeping(metrics, catalog, store, Janitor(redis), refusals).round
     return Runtime(
         settings=settings,
-        jobs=Jobs(store, queue, subscriber, places, settings.queue_timeout),
+        jobs=Jobs(store, queue, subscriber, waiting_room, settings.queue_timeout),
         catalog=catalog,
         metrics=metrics,
         outcomes=outcomes,

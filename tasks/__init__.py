@@ -1,1 +1,1 @@
-"""Everything behind the queue: the wire contract, the store, the Celery worker, the engine."""
+"""Everything behind the queue: the contract, the store, the Celery worker, the engine."""

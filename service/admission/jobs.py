@@ -11,7 +11,7 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from service.admission.waiting_room import Places, TooManyWaitingError
+from service.admission.waiting_room import TooManyWaitingError, WaitingRoom
 from service.errors import ApiError, store_unavailable, unknown_request
 from service.intake import idempotency
 from service.streaming.listener import Listener, Mailbox, Source
@@ -66,14 +66,14 @@ class Jobs:
         store: holds their records and logs.
         queue: takes new requests.
         subscriber: delivers their events.
-        places: the requests that wait for a place in the queue.
+        waiting_room: the requests that wait for a place in the queue.
         queue_timeout_s: seconds that a request may wait in the queue.
     """
 
     store: RequestStore
     queue: Queue
     subscriber: Subscriber
-    places: Places
+    waiting_room: WaitingRoom
     queue_timeout_s: float
 
     def submit(self, submission: Submission, *, is_watched: bool = False) -> Admission:
@@ -91,7 +91,7 @@ class Jobs:
 
         try:
             is_known = submission.key is not None
-            return self.places.enter(
+            return self.waiting_room.enter(
                 request.model, attempt, submission.wait_s, submission.check, may_exist=is_known
             )
         except QueueFull as full:
@@ -143,7 +143,7 @@ class Jobs:
         state = self.store.cancel(request_id) if _ID.fullmatch(request_id) else None
         if state is None:
             raise unknown_request(request_id[:80])
-        self.places.look_again()
+        self.waiting_room.look_again()
         return state
 
     def abandon(self, request_id: str) -> None:

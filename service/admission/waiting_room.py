@@ -32,7 +32,7 @@ class TooManyWaitingError(Exception):
         self.limit = limit
 
 
-class Places:
+class WaitingRoom:
     """The waiting requests of this process: one line per model, at most ``limit`` requests in all."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:

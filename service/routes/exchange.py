@@ -15,7 +15,7 @@ from service.intake import idempotency
 from service.intake.json_body import parse_object
 from service.intake.prefer import Prefer
 from service.streaming.client_gone import checker
-from service.streaming.direct_send import Wire
+from service.streaming.direct_send import DirectSender
 from tasks.queue.submit import Admission, Key
 
 
@@ -52,9 +52,9 @@ def client_check() -> Callable[[], None]:
     return checker(request.environ)
 
 
-def wire() -> Wire | None:
+def direct_sender() -> DirectSender | None:
     """Sends a stream straight to the client's socket; ``None`` if that isn't possible."""
-    return Wire.of(request.environ)
+    return DirectSender.of(request.environ)
 
 
 def told(response: Response, admission: Admission) -> Response:

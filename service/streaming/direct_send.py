@@ -13,7 +13,7 @@ from typing import Any
 from gevent import socket
 
 
-class Wire:
+class DirectSender:
     """Writes to a response after its headers were sent, while the response's own greenlet writes nothing."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -21,8 +21,8 @@ class Wire:
         self._rest = b""
 
     @classmethod
-    def of(cls, environ: Mapping[str, Any]) -> Wire | None:
-        """The wire of a WSGI request; ``None`` unless its body is sent in chunks over plain HTTP/1.1."""
+    def of(cls, environ: Mapping[str, Any]) -> DirectSender | None:
+        """The sender of a WSGI request; ``None`` unless its body is sent in chunks over plain HTTP/1.1."""
         sock = environ.get("gunicorn.socket")
         is_chunked = environ.get("SERVER_PROTOCOL") == "HTTP/1.1"
         return cls(sock) if is_chunked and type(sock) is socket.socket else None

@@ -88,11 +88,6 @@ class Mailbox:
                 return found
             item = queue.get()
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the reader waits with an ``offer``, so that an event needn't wake it."""
-        return self._offer is not None
-
     def claim_stale(self) -> bool:
         """Whether events were dropped or may have been missed since the last call."""
         was, self._is_stale = self._is_stale, False

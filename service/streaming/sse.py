@@ -14,7 +14,7 @@ from contextlib import suppress
 from service.errors import ApiError, from_failure
 from service.streaming.answers import Answer
 from service.streaming.client_gone import CHECK_S, ClientGoneError
-from service.streaming.direct_send import Wire
+from service.streaming.direct_send import DirectSender
 from service.streaming.listener import Listener
 from tasks.contract.messages import End, Event
 
@@ -46,7 +46,7 @@ class EventStream:
         check: raises ``ClientGoneError`` when the client has gone.
         heartbeat_s: seconds of silence before a comment is sent.
         after: number of the last event the client has; its text is not sent again.
-        wire: sends straight to the client's socket; ``None`` if that isn't possible.
+        sender: sends straight to the client's socket; ``None`` if that isn't possible.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is a part of it
@@ -56,10 +56,10 @@ class EventStream:
         check: Callable[[], None],
         heartbeat_s: float,
         after: int = 0,
-        wire: Wire | None = None,
+        sender: DirectSender | None = None,
     ) -> None:
         self._answer, self._listener, self._check = answer, listener, check
-        self._wire, self._has_pushed = wire, False
+        self._sender, self._has_pushed = sender, False
         self._heartbeat_s, self._after = heartbeat_s, after
         self._first: list[Event] = []
         self._is_open = after > 0
@@ -112,19 +112,19 @@ class EventStream:
         try:
             return self._listener.take()
         finally:
-            if self._wire is not None:
-                self._wire.flush()
+            if self._sender is not None:
+                self._sender.flush()
 
     def _shorten(self) -> None:
         """From now on, send single events straight to the client's socket; the headers have been sent."""
-        if self._wire is not None and self._is_open:
+        if self._sender is not None and self._is_open:
             self._listener.pass_on(self._push)
 
     def _push(self, seq: int, text: str) -> bool:
         data = self._text(seq, text)
         if not data:
             return True
-        if self._wire is None or not self._wire.try_send(data):
+        if self._sender is None or not self._sender.try_send(data):
             return False
         self._has_pushed = True
         return True

@@ -1,4 +1,4 @@
-"""The wire contract between the API and the workers: request, event, end.
+"""The contract between the API and the workers: request, event, end.
 
 Standard library only, so that either side can import it at no cost. Every type is frozen, and
 ``to_json``/``from_json`` are inverse to each other. The other side may run another release: readers drop
@@ -202,6 +202,8 @@ class End:
 
 
 _VERSION = versions.written(versions.EVENT)
+#: ``json.dumps`` with separators would make an encoder at each call.
+compact_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,21 +225,14 @@ class Event:
     tokens: tuple[int, ...] = ()
     end: End | None = None
 
-    def to_json(self) -> str:
-        """Serialise; ASCII only."""
-        raw: dict[str, Any] = {"s": self.seq, **_VERSION, "t": self.text, "k": self.tokens}
-        if self.end is not None:
-            raw["end"] = {k: v for k, v in asdict(self.end).items() if v is not None}
-        return json.dumps(raw, separators=(",", ":"))
-
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Inverse of :meth:`to_json`. Raises as :meth:`from_dict` does."""
+        """Read an entry of a log. Raises as :meth:`from_dict` does."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Self:
-        """Build an event from the decoded JSON of :meth:`to_json`.
+        """Build an event from its decoded JSON.
 
         Raises:
             tasks.contract.versions.UnsupportedVersionError: a newer process wrote it.
@@ -252,6 +247,16 @@ class Event:
         except (KeyError, TypeError) as error:
             raise UnreadableError(f"This is no event ({error!r}): {raw!r:.80}") from None
         return cls(seq, text, tokens, None if end is None else read(End, end))
+
+
+def event_body(text: str, tokens: tuple[int, ...]) -> str:
+    """The members of an event's JSON object but ``s`` and ``end``, which ``append.lua`` adds; ASCII only."""
+    return compact_json({**_VERSION, "t": text, "k": tokens})[1:-1]
+
+
+def end_json(end: End) -> str:
+    """An event's ``end``; ASCII only."""
+    return compact_json({name: value for name, value in asdict(end).items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)

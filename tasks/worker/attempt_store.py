@@ -6,14 +6,22 @@ Redis can't be reached; the callers decide what to do then.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tasks.contract import versions
-from tasks.contract.messages import End, ErrorCode, Failure, GenerateRequest, State
+from tasks.contract.messages import (
+    End,
+    ErrorCode,
+    Failure,
+    GenerateRequest,
+    State,
+    compact_json,
+    end_json,
+    event_body,
+)
 from tasks.store.requests import script_source
 from tasks.worker.attempt import Attempt
 
@@ -130,19 +138,14 @@ def new_fence() -> str:
 def _append_args(item: Append) -> Iterable[Any]:
     if item.is_silent:
         return (item.id, item.attempt, item.seq, "", 0, "", "", "", item.fence)
-    event = {**versions.written(versions.EVENT), "t": item.text, "k": item.tokens}
     return (
         item.id,
         item.attempt,
         item.seq,
-        _compact(event)[1:-1],
+        event_body(item.text, item.tokens),
         len(item.tokens),
         "" if item.prompt_tokens is None else item.prompt_tokens,
-        "" if item.end is None else _compact({k: v for k, v in asdict(item.end).items() if v is not None}),
-        _compact([round(gap, 3) for gap in item.itl_ms]) if item.itl_ms else "",
+        "" if item.end is None else end_json(item.end),
+        compact_json([round(gap, 3) for gap in item.itl_ms]) if item.itl_ms else "",
         item.fence,
     )
-
-
-#: ``json.dumps`` with separators would make a new encoder at each call.
-_compact = json.JSONEncoder(separators=(",", ":")).encode

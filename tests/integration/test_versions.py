@@ -21,6 +21,7 @@ from tasks.store.registry import LAST_RELEASE_FIELDS, Registry, ServedModel
 from tasks.store.requests import RequestStore
 from tasks.store.status_reader import StatusReader
 from tasks.worker.attempt_store import AttemptStore
+from tests.event_json import event_json
 from tests.integration.http_rig import MODEL, Api, ScriptedWorker
 from tests.integration.life import MAX_ATTEMPTS, Life
 from tests.integration.rig import QUEUE, worker
@@ -301,7 +302,7 @@ def test_newer_request_is_polled_and_cancelled(valkey_url: str, api: Api, script
 
 
 def test_what_this_release_writes_the_last_one_reads() -> None:
-    assert "v" not in json.loads(Event(1, "t", (1,)).to_json())
+    assert "v" not in json.loads(event_json(Event(1, "t", (1,))))
 
 
 def test_last_words_of_a_newer_release_are_read_or_left_out(redis: Redis) -> None:

@@ -60,13 +60,13 @@ def test_what_people_write():
 
 @pytest.mark.parametrize("text", ["2", "0x1", "x2", "1x", "1x2x3", "-1x2", ""])
 def test_what_is_no_shape(text: str):
-    with pytest.raises(ValueError, match="no WORKERSxTHREADS"):
+    with pytest.raises(ValueError, match="not of the form WORKERSxTHREADS"):
         parse_shapes(text)
 
 
 @pytest.mark.parametrize("text", ["0", "four", "1,,2", ""])
 def test_what_is_no_count(text: str):
-    with pytest.raises(ValueError, match="no number from 1 on"):
+    with pytest.raises(ValueError, match="not a whole number of 1 or more"):
         parse_counts(text)
 
 

@@ -78,7 +78,7 @@ def test_a_context_beyond_the_training():
 def test_cores():
     cores = available_cores()
     fitting = next(look_at_cores(WorkerSettings(workers=1, threads=cores)))
-    assert fitting.level is Level.OK or "cores of their own" in fitting.advice
+    assert fitting.level is Level.OK or "physical cores" in fitting.advice
     over = WorkerSettings(workers=2, threads=cores, oversubscribe=True)
     assert "--oversubscribe" in next(look_at_cores(over)).advice
     if cores > 1:

@@ -1,4 +1,4 @@
-"""What a stream looks like on the wire, and the one body of an answer."""
+"""What a stream looks like over HTTP, and the one body of an answer."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from service.admission.waiting_room import FULL_S, Places, TooManyWaitingError
+from service.admission.waiting_room import FULL_S, TooManyWaitingError, WaitingRoom
 from service.errors import ApiError
 from service.streaming.client_gone import ClientGoneError
 from service.streaming.listener import PATIENCE_S, Listener, Mailbox, Source
@@ -192,7 +192,7 @@ def test_a_waiting_reader_is_spared_what_its_sink_takes() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    wait_until(lambda: box.is_awaited)
+    wait_until(lambda: box._offer is not None)
     for seq in (1, 1, 2, 3):
         box.put(raw(event(seq)))
     reader.join(10)
@@ -214,7 +214,7 @@ def test_a_gap_and_an_end_wake_the_reader(after: int, comes: int) -> None:
     listener.pass_on(sink)
     reader = threading.Thread(target=listener.take)
     reader.start()
-    wait_until(lambda: box.is_awaited)
+    wait_until(lambda: box._offer is not None)
     box.put(raw(event(comes, is_last=comes == 3)))
     reader.join(10)
     assert listener.is_over
@@ -229,7 +229,7 @@ def test_what_went_to_the_sink_is_no_silence() -> None:
         log.now = second
         reader = threading.Thread(target=listener.take)
         reader.start()
-        wait_until(lambda: box.is_awaited)
+        wait_until(lambda: box._offer is not None)
         box.put(raw(event(second)))
         box.tick()
         reader.join(10)
@@ -263,7 +263,7 @@ def test_any_loss_repeat_and_order_gives_each_event_once(seed: int, num: int, li
 
 
 class FakeQueue:
-    """Has ``free`` places; ``entered`` lists the requests that got one."""
+    """Has ``free`` room; ``entered`` lists the requests that got one."""
 
     def __init__(self, free: int = 0) -> None:
         self.free, self.entered = free, list[str]()
@@ -278,37 +278,37 @@ class FakeQueue:
 
 
 def test_without_waiting_a_full_queue_refuses_at_once() -> None:
-    queue, places = FakeQueue(), Places(4)
+    queue, room = FakeQueue(), WaitingRoom(4)
     with pytest.raises(QueueFull):
-        places.enter("m", lambda: queue.attempt("a"), 0, lambda: None)
-    assert places.num_waiting == 0
+        room.enter("m", lambda: queue.attempt("a"), 0, lambda: None)
+    assert room.num_waiting == 0
 
 
 def test_a_queue_found_full_is_asked_again_when_a_place_may_be_free() -> None:
     queue, now = FakeQueue(), 0.0
-    places = Places(4, clock=lambda: now)
+    room = WaitingRoom(4, clock=lambda: now)
 
     def is_asked(**options: Any) -> bool:
         queue.free, queue.entered = 1, []
         with suppress(QueueFull):
-            places.enter("m", lambda: queue.attempt("a"), 0, lambda: None, **options)
+            room.enter("m", lambda: queue.attempt("a"), 0, lambda: None, **options)
         found, queue.free = bool(queue.entered), 0
         return found
 
     def find_full() -> None:
         with pytest.raises(QueueFull):
-            places.enter("m", lambda: queue.attempt("a"), 0, lambda: None, may_exist=True)
+            room.enter("m", lambda: queue.attempt("a"), 0, lambda: None, may_exist=True)
 
     find_full()
     assert not is_asked()
     assert is_asked(may_exist=True)
     find_full()
-    places.wake("other")
+    room.wake("other")
     assert not is_asked()
-    places.wake("m")
+    room.wake("m")
     assert is_asked()
     find_full()
-    places.look_again()
+    room.look_again()
     assert is_asked()
     find_full()
     now = FULL_S
@@ -316,24 +316,24 @@ def test_a_queue_found_full_is_asked_again_when_a_place_may_be_free() -> None:
 
 
 def test_waiters_enter_in_the_order_they_came() -> None:
-    queue, places, threads = FakeQueue(), Places(4), []
+    queue, room, threads = FakeQueue(), WaitingRoom(4), []
     for name in "abc":
         run = threading.Thread(
-            target=places.enter, args=("m", lambda name=name: queue.attempt(name), 30, lambda: None)
+            target=room.enter, args=("m", lambda name=name: queue.attempt(name), 30, lambda: None)
         )
         run.start()
         threads.append(run)
-        wait_until(lambda: places.num_waiting == len(threads))
+        wait_until(lambda: room.num_waiting == len(threads))
     queue.free = 3
-    places.wake("m")
+    room.wake("m")
     for run in threads:
         run.join(10)
     assert queue.entered == ["a", "b", "c"]
-    assert places.num_waiting == 0
+    assert room.num_waiting == 0
 
 
 def test_who_does_not_wait_cannot_pass_those_who_do() -> None:
-    queue, places, stop = FakeQueue(), Places(4), threading.Event()
+    queue, room, stop = FakeQueue(), WaitingRoom(4), threading.Event()
 
     def check() -> None:
         if stop.is_set():
@@ -341,29 +341,29 @@ def test_who_does_not_wait_cannot_pass_those_who_do() -> None:
 
     def waiter() -> None:
         with pytest.raises(ClientGoneError):
-            places.enter("m", lambda: queue.attempt("a") if stop.is_set() else full(), 30, check)
+            room.enter("m", lambda: queue.attempt("a") if stop.is_set() else full(), 30, check)
 
     def full() -> None:
         raise QueueFull(1, 1)
 
     run = threading.Thread(target=waiter)
     run.start()
-    wait_until(lambda: places.num_waiting == 1)
+    wait_until(lambda: room.num_waiting == 1)
     with pytest.raises(QueueFull):
-        places.enter("m", full, 0, lambda: None)
-    places.enter("other", lambda: None, 0, lambda: None)
+        room.enter("m", full, 0, lambda: None)
+    room.enter("other", lambda: None, 0, lambda: None)
     stop.set()
     run.join(10)
-    assert places.num_waiting == 0
+    assert room.num_waiting == 0
 
 
 def test_waiters_are_bounded() -> None:
-    queue, places = FakeQueue(), Places(0)
+    queue, room = FakeQueue(), WaitingRoom(0)
     with pytest.raises(TooManyWaitingError):
-        places.enter("m", lambda: queue.attempt("a"), 10, lambda: None)
+        room.enter("m", lambda: queue.attempt("a"), 10, lambda: None)
 
 
 def test_the_wait_ends() -> None:
-    queue, places = FakeQueue(), Places(1)
+    queue, room = FakeQueue(), WaitingRoom(1)
     with pytest.raises(QueueFull):
-        places.enter("m", lambda: queue.attempt("a"), 0.05, lambda: None)
+        room.enter("m", lambda: queue.attempt("a"), 0.05, lambda: None)

@@ -8,7 +8,7 @@ import gevent
 import pytest
 from gevent import socket
 
-from service.streaming.direct_send import Wire
+from service.streaming.direct_send import DirectSender
 
 pytestmark = pytest.mark.unit
 
@@ -24,8 +24,8 @@ def pair() -> Iterator[Pair]:
     theirs.close()
 
 
-def wire(sock: object, protocol: str = "HTTP/1.1") -> Wire | None:
-    return Wire.of({"gunicorn.socket": sock, "SERVER_PROTOCOL": protocol})
+def wire(sock: object, protocol: str = "HTTP/1.1") -> DirectSender | None:
+    return DirectSender.of({"gunicorn.socket": sock, "SERVER_PROTOCOL": protocol})
 
 
 def test_a_message_is_one_chunk(pair: Pair) -> None:
