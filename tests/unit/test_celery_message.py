@@ -8,6 +8,7 @@ from base64 import b64decode
 import pytest
 from celery import Celery
 from celery.app.task import Context
+from kombu import Connection
 from kombu.transport.virtual import Message
 
 from tasks.contract.celery_message import celery_message
@@ -29,7 +30,9 @@ def test_it_has_the_headers_and_the_body_that_celery_writes():
 
 
 def test_kombu_and_celery_read_it():
-    message = Message(json.loads(celery_message(REQUEST, "tag", {})), channel=None, accept=["json"])
+    with Connection("memory://") as connection:
+        raw = json.loads(celery_message(REQUEST, "tag", {}))
+        message = Message(raw, channel=connection.channel(), accept=["application/json"])
     assert message.delivery_tag == "tag"
     assert message.delivery_info == {"exchange": "", "routing_key": "inference.m"}
     assert message.properties["priority"] == 9
