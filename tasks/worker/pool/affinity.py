@@ -1,7 +1,6 @@
-"""Which child has a conversation's earlier turns. Pure; standard library only.
+"""Which child has a conversation's earlier turns; pure, standard library only.
 
-The API cannot tokenize, so a prompt's prefixes are named by digests of its leading messages; the worker's
-parent remembers which child was given which.
+The worker's parent remembers which child was given which prefixes (:mod:`tasks.contract.prefixes`).
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 #: Digests remembered of each child.
 MAX_KEPT = 1024
-#: Messages that must be the same to prefer a child to a freer one: a system prompt alone is soon in all.
+#: Messages that must be the same to prefer a child to a freer one: soon all children have a system prompt.
 MIN_DEPTH = 2
-#: How many more requests than the child it would else go to a preferred one may have: waiting for a slower
-#: batch costs more than computing a prefix again.
+#: Prefer the conversation's child unless it has more requests than the freest child by more than this:
+#: waiting for a slower batch costs more than computing a prefix again.
 MAX_LEAD = 2
 
 
 class Affinity:
-    """What prefixes each child was given lately, by whatever names the children."""
+    """The prefixes that each child was given lately; children go by any number."""
 
     def __init__(self) -> None:
         self._known: dict[int, OrderedDict[str, None]] = {}
@@ -42,20 +41,17 @@ class Affinity:
         known: Collection[str] = self._known.get(child, ())
         return max((i for i, name in enumerate(names, start=1) if name in known), default=0)
 
-    def choose(
-        self, free: Mapping[int, int], names: Sequence[str], advised: Collection[int] | None = None
-    ) -> int:
-        """The child for a request, of those with their ``free`` slots, in order of their numbers.
+    def choose(self, free: Mapping[int, int], names: Sequence[str]) -> int:
+        """Choose the child for a request, of the children with their ``free`` slots, in order of their numbers.
 
-        The one with the longest prefix of the conversation, unless it is much busier than the freest of the
-        ``advised`` children (:mod:`tasks.worker.pool.placement`; default: all); else that one.
+        It is the one with the longest prefix of the conversation, unless that is much busier than the freest
+        child; else the freest.
         """
-        advised = free if advised is None else advised
-        most = max(free[child] for child in advised)
+        most = max(free.values())
 
-        def rank(child: int) -> tuple[int, bool, int, int]:
+        def rank(child: int) -> tuple[int, int, int]:
             depth = self.depth(child, names)
             is_near = depth >= MIN_DEPTH and free[child] > 0 and most - free[child] <= MAX_LEAD
-            return (depth if is_near else 0, child in advised, free[child], depth)
+            return (depth if is_near else 0, free[child], depth)
 
         return max(free, key=rank)
