@@ -139,7 +139,7 @@ def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> 
         per_child = (setting.slots // workers, max(1, setting.threads // workers))
         shape = ("--workers", str(workers), "--slots", str(per_child[0]), "--threads", str(per_child[1]))
     command = (
-        *(sys.executable, "-c", "from service.cli import main; main()", "serve"),
+        *(sys.executable, "-P", "-c", "from service.cli import main; main()", "serve"),
         *("--model", str(setting.model), "--port", "{port}", "--state-dir", "{state}"),
         *("--n-ctx", str(setting.n_ctx), *shape, *extra),
     )

@@ -15,7 +15,7 @@ from loadtest.builds.report import Measurement, Report, as_json, markdown
 from loadtest.compare import told
 from loadtest.compare.report import About, Comparison
 from loadtest.compare.report import markdown as compared
-from loadtest.compare.servers import LlamaServer, Variant
+from loadtest.compare.servers import LlamaServer, Setting, Variant
 from loadtest.same_texts.verdict import Difference, Texts, difference, report, shifts_of
 from loadtest.tables import comparison
 
@@ -108,6 +108,14 @@ def test_version_and_compiler_of_llama_server():
     shown = "version: 9999 (abc)\nbuilt with GNU 12.2.0 for Linux x86_64\n"
     assert told.llama_server_version(shown) == "9999 (abc), built with GNU 12.2.0 for Linux x86_64"
     assert told.llama_server_version("") == "unknown version"
+
+
+def test_a_variants_code_is_that_of_its_folder_wherever_the_benchmark_runs(tmp_path: Path):
+    """Without -P Python would import from the working directory first."""
+    (tmp_path / "service").mkdir()
+    server = Variant("before", (), tmp_path).server(Setting(Path("model.gguf"), 512, 4, 1))
+    assert server.command[1] == "-P"
+    assert dict(server.env) == {"PYTHONPATH": str(tmp_path)}
 
 
 def test_variants_of_this_server_have_a_label(tmp_path: Path):
