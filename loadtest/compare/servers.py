@@ -140,7 +140,7 @@ def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> 
         shape = ("--workers", str(workers), "--slots", str(per_child[0]), "--threads", str(per_child[1]))
     command = (
         *(sys.executable, "-P", "-c", "from service.cli import main; main()", "serve"),
-        *("--model", str(setting.model), "--port", "{port}", "--state-dir", "{state}"),
+        *("--model", str(setting.model.absolute()), "--port", "{port}", "--state-dir", "{state}"),
         *("--n-ctx", str(setting.n_ctx), *shape, *extra),
     )
     name = "ours" if workers is None else f"ours {workers}x{max(1, setting.threads // workers)}"
@@ -158,7 +158,8 @@ def ours(setting: Setting, workers: int | None, extra: tuple[str, ...] = ()) -> 
 def llama_server(given: LlamaServer, setting: Setting) -> Server:
     """llama.cpp's own server."""
     command = (
-        *(str(given.binary), "-m", str(setting.model), "--host", "127.0.0.1", "--port", "{port}"),
+        *(str(given.binary.absolute()), "-m", str(setting.model.absolute())),
+        *("--host", "127.0.0.1", "--port", "{port}"),
         *("-np", str(setting.slots), "-t", str(setting.threads)),
         *("-c", str(setting.n_ctx * setting.slots), "--no-webui", *given.arguments),
     )
@@ -179,7 +180,8 @@ def llama_cpp_python(setting: Setting) -> Server | None:
     if importlib.util.find_spec("llama_cpp") is None or importlib.util.find_spec("uvicorn") is None:
         return None
     command = (
-        *(sys.executable, "-m", "llama_cpp.server", "--model", str(setting.model), "--port", "{port}"),
+        *(sys.executable, "-m", "llama_cpp.server", "--model", str(setting.model.absolute())),
+        *("--port", "{port}"),
         *("--n_ctx", str(setting.n_ctx), "--n_threads", str(setting.threads)),
     )
     return Server("llama_cpp.server", _version("llama-cpp-python"), command, "/v1/models")
@@ -217,7 +219,8 @@ def running(server: Server, env: Mapping[str, str] | None = None) -> Iterator[Ru
             **dict(server.env),
             **(env or {}),
         }  # without the user's settings file
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given)
+        # Not in this folder, whose code would hide that of another one.
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given, cwd=state)
         try:
             _wait_ready(f"http://127.0.0.1:{port}{server.ready_path}", process, Path(log.name))
             yield Running(f"http://127.0.0.1:{port}", psutil.Process(process.pid), Path(log.name))
