@@ -15,7 +15,6 @@ from service.intake import idempotency
 from service.intake.json_body import parse_object
 from service.intake.prefer import Prefer
 from service.streaming.client_gone import checker
-from service.streaming.direct_send import DirectSender
 from tasks.queue.submit import Admission, Key
 
 
@@ -50,11 +49,6 @@ def preferences(max_wait_s: float) -> Prefer:
 def client_check() -> Callable[[], None]:
     """A function that raises ``ClientGoneError`` once the client has gone."""
     return checker(request.environ)
-
-
-def direct_sender() -> DirectSender | None:
-    """Sends a stream straight to the client's socket; ``None`` if that isn't possible."""
-    return DirectSender.of(request.environ)
 
 
 def told(response: Response, admission: Admission) -> Response:

@@ -97,7 +97,6 @@ def _follow(runtime: Runtime, record: Record, after: int) -> Response:
         exchange.client_check(),
         runtime.settings.heartbeat,
         after,
-        exchange.direct_sender(),
     )
     response = Response(cast("list[bytes]", stream), headers=sse.HEADERS)
     response.call_on_close(lambda: following.__exit__(None, None, None))

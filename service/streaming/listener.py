@@ -17,15 +17,10 @@ from redis.exceptions import RedisError
 from service.errors import ApiError, newer_format
 from tasks.contract.messages import End, ErrorCode, Event, Failure, State
 from tasks.contract.tolerant import UnreadableError
-from tasks.contract.versions import FIELD, UnsupportedVersionError
+from tasks.contract.versions import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-#: Called in the subscriber's greenlet with one raw event; returns whether it took the event.
-Offer = Callable[[dict[str, Any]], bool]
-#: Called with the number and text of an event that isn't an end; returns whether it took the event.
-Sink = Callable[[int, str], bool]
 
 #: Maximum events in a mailbox. A reader that falls further behind reads the rest from the log.
 MAILBOX_LIMIT = 512
@@ -41,20 +36,16 @@ class Mailbox:
     """Passes raw events from the subscriber to one response; bounded, never blocks the subscriber.
 
     Waiting has no timeout, since that would cost a timer per token. Instead, the subscriber wakes all readers
-    together at intervals (:meth:`tick`). A waiting reader may give an ``offer`` function, which then takes
-    events without waking the reader. ``offer`` must not switch greenlets.
+    together at intervals (:meth:`tick`).
     """
 
     def __init__(self, limit: int = MAILBOX_LIMIT) -> None:
         self._queue: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._limit = limit
-        self._offer: Offer | None = None
         self._is_stale = False
 
     def put(self, event: dict[str, Any]) -> None:
         """Hand over one decoded event, or drop it when the reader is too far behind."""
-        if self._offer is not None and self._offer(event):
-            return
         if self._queue.qsize() < self._limit:
             self._queue.put(event)
         else:
@@ -70,17 +61,10 @@ class Mailbox:
         if self._queue.empty():
             self._queue.put(None)
 
-    def take(self, offer: Offer | None = None) -> list[dict[str, Any]]:
-        """Wait for an event or a tick, then return all events in the mailbox; may be empty.
-
-        Meanwhile each event goes to ``offer`` first, and wakes the reader only if ``offer`` doesn't take it.
-        """
+    def take(self) -> list[dict[str, Any]]:
+        """Wait for an event or a tick, then return all events in the mailbox; may be empty."""
         queue, found = self._queue, []
-        self._offer = offer
-        try:
-            item = queue.get()
-        finally:
-            self._offer = None
+        item = queue.get()
         while True:
             if item is not None:
                 found.append(item)
@@ -137,7 +121,6 @@ class Listener:
         self.end: End | None = None
         self._source, self._mailbox, self._clock = source, source.mailbox, source.clock
         self._must_read = is_behind
-        self._sink: Sink | None = None
         self._heard = after
         self._silence_s = SILENCE_S
         self._asked = self._clock()
@@ -147,13 +130,6 @@ class Listener:
     def is_over(self) -> bool:
         """Whether the request's last event has come."""
         return self.end is not None
-
-    def pass_on(self, sink: Sink) -> None:
-        """From now on, give events to ``sink``; :meth:`take` keeps waiting while ``sink`` takes them.
-
-        ``sink`` gets the events in order, in the subscriber's greenlet, and must not switch greenlets.
-        """
-        self._sink = sink
 
     def take(self) -> list[Event]:
         """Wait for an event or the subscriber's tick, then return the next events in order; may be empty.
@@ -170,7 +146,7 @@ class Listener:
     def _next(self) -> list[Event]:
         if self._must_read and self._away_since is None:
             return self._read()
-        events = self._in_order(self._mailbox.take(self._offer if self._sink else None))
+        events = self._in_order(self._mailbox.take())
         if self._mailbox.claim_stale() or self._must_read or self._is_silent():
             events += self._read()
         return events
@@ -180,15 +156,6 @@ class Listener:
         while not self.is_over:
             yield from self.take()
             check()
-
-    def _offer(self, raw: dict[str, Any]) -> bool:
-        if FIELD in raw or "end" in raw or not {"s", "t"} <= raw.keys():  # ``_next`` handles these
-            return False
-        seq, sink = raw["s"], self._sink
-        if seq != self.seq + 1 or sink is None or not sink(seq, raw["t"]):
-            return False
-        self.seq = seq
-        return True
 
     def _in_order(self, raw: Iterable[dict[str, Any]]) -> list[Event]:
         events = []

@@ -14,7 +14,6 @@ from contextlib import suppress
 from service.errors import ApiError, from_failure
 from service.streaming.answers import Answer
 from service.streaming.client_gone import CHECK_S, ClientGoneError
-from service.streaming.direct_send import DirectSender
 from service.streaming.listener import Listener
 from tasks.contract.messages import End, Event
 
@@ -46,20 +45,17 @@ class EventStream:
         check: raises ``ClientGoneError`` when the client has gone.
         heartbeat_s: seconds of silence before a comment is sent.
         after: number of the last event the client has; its text is not sent again.
-        sender: sends straight to the client's socket; ``None`` if that isn't possible.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - each is a part of it
+    def __init__(
         self,
         answer: Answer,
         listener: Listener,
         check: Callable[[], None],
         heartbeat_s: float,
         after: int = 0,
-        sender: DirectSender | None = None,
     ) -> None:
         self._answer, self._listener, self._check = answer, listener, check
-        self._sender, self._has_pushed = sender, False
         self._heartbeat_s, self._after = heartbeat_s, after
         self._first: list[Event] = []
         self._is_open = after > 0
@@ -97,37 +93,13 @@ class EventStream:
     def _rest(self) -> Iterator[bytes]:
         listener, sent = self._listener, time.monotonic()
         while not listener.is_over:
-            data = self._render(self._take())
+            data = self._render(listener.take())
             now = self._check_sometimes()
-            if self._has_pushed:
-                sent, self._has_pushed = now, False
             if not data and now - sent >= self._heartbeat_s:
                 data = COMMENT
             if data:
                 sent = now
                 yield data
-                self._shorten()
-
-    def _take(self) -> list[Event]:
-        try:
-            return self._listener.take()
-        finally:
-            if self._sender is not None:
-                self._sender.flush()
-
-    def _shorten(self) -> None:
-        """From now on, send single events straight to the client's socket; the headers have been sent."""
-        if self._sender is not None and self._is_open:
-            self._listener.pass_on(self._push)
-
-    def _push(self, seq: int, text: str) -> bool:
-        data = self._text(seq, text)
-        if not data:
-            return True
-        if self._sender is None or not self._sender.try_send(data):
-            return False
-        self._has_pushed = True
-        return True
 
     def _check_sometimes(self) -> float:
         now = time.monotonic()
@@ -139,15 +111,13 @@ class EventStream:
     def _render(self, events: list[Event]) -> bytes:
         return b"".join(part for event in events for part in self._messages(event))
 
-    def _text(self, seq: int, text: str) -> bytes:
-        return message(self._answer.piece(text), seq) if text and seq > self._after else b""
-
     def _messages(self, event: Event) -> Iterator[bytes]:
         if not self._is_open:
             self._is_open = True
             if (opening := self._answer.opening) is not None:
                 yield message(opening, event.seq - 1)
-        yield self._text(event.seq, event.text)
+        if event.text and event.seq > self._after:
+            yield message(self._answer.piece(event.text), event.seq)
         if event.end is not None:
             yield from self._ending(event.end, event.seq)
 

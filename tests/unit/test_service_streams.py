@@ -83,7 +83,6 @@ def test_what_can_not_be_read_is_looked_up_in_the_log() -> None:
 
 def test_an_event_of_a_newer_format_is_an_error_that_names_it() -> None:
     box, listener = listening(FakeLog())
-    listener.pass_on(lambda _seq, _text: True)
     box.put({"v": 99, "number": 1})
     with pytest.raises(ApiError, match="format version 99") as failed:
         listener.take()
@@ -174,67 +173,6 @@ def test_a_record_that_is_gone_ends_the_stream_with_an_error() -> None:
     assert last.end.error is not None
     assert last.end.error.code is ErrorCode.INTERNAL
     assert listener.is_over
-
-
-def test_a_waiting_reader_is_spared_what_its_sink_takes() -> None:
-    box, listener = listening(FakeLog())
-    sunk: list[tuple[int, str]] = []
-    got: list[Event] = []
-
-    def sink(seq: int, text: str) -> bool:
-        if seq != 3:
-            sunk.append((seq, text))
-        return seq != 3
-
-    def read() -> None:
-        listener.pass_on(sink)
-        got.extend(listener.take())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    wait_until(lambda: box._offer is not None)
-    for seq in (1, 1, 2, 3):
-        box.put(raw(event(seq)))
-    reader.join(10)
-    assert sunk == [(1, "t1"), (2, "t2")]
-    assert got == [event(3)]
-    box.put(raw(event(4, is_last=True)))
-    assert listener.take() == [event(4, is_last=True)]
-
-
-@pytest.mark.parametrize(("after", "comes"), [(0, 2), (2, 3)])
-def test_a_gap_and_an_end_wake_the_reader(after: int, comes: int) -> None:
-    box, listener = listening(FakeLog([event(seq, is_last=seq == 3) for seq in (1, 2, 3)]), after=after)
-    sunk: list[int] = []
-
-    def sink(seq: int, _: str) -> bool:
-        sunk.append(seq)
-        return True
-
-    listener.pass_on(sink)
-    reader = threading.Thread(target=listener.take)
-    reader.start()
-    wait_until(lambda: box._offer is not None)
-    box.put(raw(event(comes, is_last=comes == 3)))
-    reader.join(10)
-    assert listener.is_over
-    assert sunk == []
-
-
-def test_what_went_to_the_sink_is_no_silence() -> None:
-    log = FakeLog()
-    box, listener = listening(log)
-    listener.pass_on(lambda *_: True)
-    for second in range(1, 10):
-        log.now = second
-        reader = threading.Thread(target=listener.take)
-        reader.start()
-        wait_until(lambda: box._offer is not None)
-        box.put(raw(event(second)))
-        box.tick()
-        reader.join(10)
-    assert listener.seq == 9
-    assert log.num_reads == 0
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 8))
