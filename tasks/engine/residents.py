@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Sequence_
 
-from tasks.engine.llama.context import Context
+from tasks.engine.llama.context import Context, Row
 from tasks.engine.llama.sampler import Sampler
 from tasks.engine.sequence import Sequence
 from tasks.engine.slots import MIN_SHARED, SlotTable
