@@ -42,7 +42,7 @@ class Affinity:
         return max((i for i, name in enumerate(names, start=1) if name in known), default=0)
 
     def choose(self, free: Mapping[int, int], names: Sequence[str]) -> int:
-        """Choose the child for a request, of all children with their numbers of ``free`` slots.
+        """Choose the child for a request, of the children with their ``free`` slots, in order of their numbers.
 
         It is the one with the longest prefix of the conversation, unless that is much busier than the freest
         child; else the freest.
