@@ -45,8 +45,18 @@ def test_not_to_a_child_without_room_or_far_busier():
     assert affinity.choose({0: 8, 1: 8 - MAX_LEAD - 1}, chat("s", "a", "b", "c")) == 0
 
 
-def test_without_a_conversation_the_freest_child_is_chosen():
-    assert Affinity().choose({0: 4, 1: 8, 2: 5}, chat("s", "a")) == 1
+def test_without_a_conversation_the_freest_advised_child_is_chosen():
+    assert Affinity().choose({0: 8, 1: 4, 2: 5}, chat("s", "a"), advised=[1, 2]) == 2
+
+
+def test_a_lead_counts_from_the_advised_child():
+    affinity = Affinity()
+    affinity.note(1, chat("s", "a"))
+    later = chat("s", "a", "b", "c")
+    assert affinity.choose({0: 8, 1: 2}, later, advised=[1]) == 1
+    assert affinity.choose({0: 2, 1: 8}, later, advised=[0]) == 1
+    assert affinity.choose({0: 8, 1: 4, 2: 5}, later, advised=[2]) == 1
+    assert affinity.choose({0: 8, 1: 2, 2: 8}, later, advised=[0, 2]) == 0
 
 
 def test_a_system_prompt_alone_only_settles_ties():

@@ -1,6 +1,7 @@
-"""Which child has a conversation's earlier turns; pure, standard library only.
+"""Which child has a conversation's earlier turns. Pure; standard library only.
 
-The worker's parent remembers which child was given which prefixes (:mod:`tasks.contract.prefixes`).
+The API cannot tokenize, so a prompt's prefixes are named by digests of its leading messages; the worker's
+parent remembers which child was given which.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 #: Digests remembered of each child.
 MAX_KEPT = 1024
-#: Messages that must be the same to prefer a child to a freer one: soon all children have a system prompt.
+#: Messages that must be the same to prefer a child to a freer one: a system prompt alone is soon in all.
 MIN_DEPTH = 2
-#: Prefer the conversation's child unless it has more requests than the freest child by more than this:
-#: waiting for a slower batch costs more than computing a prefix again.
+#: How many more requests than the child it would else go to a preferred one may have: waiting for a slower
+#: batch costs more than computing a prefix again.
 MAX_LEAD = 2
 
 
 class Affinity:
-    """The prefixes that each child was given lately; children go by any number."""
+    """What prefixes each child was given lately, by whatever names the children."""
 
     def __init__(self) -> None:
         self._known: dict[int, OrderedDict[str, None]] = {}
@@ -41,17 +42,20 @@ class Affinity:
         known: Collection[str] = self._known.get(child, ())
         return max((i for i, name in enumerate(names, start=1) if name in known), default=0)
 
-    def choose(self, free: Mapping[int, int], names: Sequence[str]) -> int:
-        """Choose the child for a request, of the children with their ``free`` slots, in order of their numbers.
+    def choose(
+        self, free: Mapping[int, int], names: Sequence[str], advised: Collection[int] | None = None
+    ) -> int:
+        """The child for a request, of those with their ``free`` slots, in order of their numbers.
 
-        It is the one with the longest prefix of the conversation, unless that is much busier than the freest
-        child; else the freest.
+        The one with the longest prefix of the conversation, unless it is much busier than the freest of the
+        ``advised`` children (:mod:`tasks.worker.pool.placement`; default: all); else that one.
         """
-        most = max(free.values())
+        advised = free if advised is None else advised
+        most = max(free[child] for child in advised)
 
-        def rank(child: int) -> tuple[int, int, int]:
+        def rank(child: int) -> tuple[int, bool, int, int]:
             depth = self.depth(child, names)
             is_near = depth >= MIN_DEPTH and free[child] > 0 and most - free[child] <= MAX_LEAD
-            return (depth if is_near else 0, free[child], depth)
+            return (depth if is_near else 0, child in advised, free[child], depth)
 
         return max(free, key=rank)

@@ -16,8 +16,10 @@ from celery.exceptions import ImproperlyConfigured
 from redis import RedisError
 
 from tasks.contract.prefixes import prefixes_in
+from tasks.engine.costs.table import CostTable
 from tasks.worker.pool.affinity import Affinity
 from tasks.worker.pool.guarded_pool import GuardedPool, GuardedTaskPool
+from tasks.worker.pool.placement import Crew, advised
 from tasks.worker.pool.slot_worker import SlotWorker
 from tasks.worker.pool.taken_slots import Slots
 
@@ -25,18 +27,22 @@ logger = logging.getLogger(__name__)
 
 
 class SlotPool(GuardedPool):
-    """The parent's side: gives a job to the child that has its conversation, or to the freest."""
+    """The parent's side: gives a job to the child that has its conversation, or where it costs least."""
 
-    def __init__(self, processes: int, *args: Any, slots: int, **kwargs: Any) -> None:
+    def __init__(
+        self, processes: int, *args: Any, crew: Crew, costs: Callable[[], CostTable | None], **kwargs: Any
+    ) -> None:
         """Start the children.
 
         Args:
-            processes: how many.
+            processes: number of children.
             args: Celery's.
-            slots: tasks that a child runs at the same time.
-            kwargs: Celery's, and those of :class:`GuardedPool`.
+            crew: what the children share.
+            costs: reads what a step costs, if that is known.
+            kwargs: Celery's and :class:`GuardedPool`'s.
         """
-        # Before Celery's part, which starts the children.
+        # Set before Celery's __init__, which starts the children.
+        self._crew, self._costs, slots = crew, costs, crew.slots
         self.Worker = partial(SlotWorker, slots=slots)
         super().__init__(processes, *args, **kwargs)
         self.slots = slots
@@ -73,7 +79,8 @@ class SlotPool(GuardedPool):
         children = sorted((self._index(pipe), pipe) for pipe in pipes)
         free = {pipe: self._busy_workers.free(pipe) for _, pipe in children}
         names = _prefixes(self.outbound_buffer[0]) if self.outbound_buffer else []
-        chosen = self._affinity.choose(free, names)
+        taken = {pipe: self.slots - num for pipe, num in free.items()}
+        chosen = self._affinity.choose(free, names, advised(taken, self._crew, self._costs()))
         self._affinity.note(chosen, names)
         return chosen
 
@@ -156,7 +163,9 @@ class TaskPool(GuardedTaskPool):
 
     def pool_class(self) -> Callable[..., GuardedPool]:
         """The pool whose children have slots."""
-        return partial(SlotPool, slots=self.app.settings.shape.slots)
+        shape = self.app.settings.shape
+        crew = Crew(shape.slots, shape.workers * shape.threads)
+        return partial(SlotPool, crew=crew, costs=self._costs)
 
     def on_stop(self) -> None:
         """Let running tasks finish, and end the children."""
@@ -168,6 +177,10 @@ class TaskPool(GuardedTaskPool):
             pool.close()
             pool.join()
             self._pool = None
+
+    def _costs(self) -> CostTable | None:
+        """What a step costs, as soon as a child has noted it."""
+        return CostTable.from_json(self.app.step_costs.read())
 
     @property
     def num_processes(self) -> int:
