@@ -1,7 +1,6 @@
-"""Which child has a conversation's earlier turns. Pure; standard library only.
+"""Which child has a conversation's earlier turns; pure, standard library only.
 
-The API cannot tokenize, so a prompt's prefixes are named by digests of its leading messages; the worker's
-parent remembers which child was given which.
+The worker's parent remembers which prefixes (:mod:`tasks.contract.prefixes`) it gave to which child.
 """
 
 from __future__ import annotations
@@ -11,15 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 
 #: Digests remembered of each child.
 MAX_KEPT = 1024
-#: Messages that must be the same to prefer a child to a freer one: a system prompt alone is soon in all.
+#: Messages that must be the same to prefer a child to a freer one. One is not enough: soon every child has
+#: computed the system prompt.
 MIN_DEPTH = 2
-#: How many more requests than the child it would else go to a preferred one may have: waiting for a slower
-#: batch costs more than computing a prefix again.
+#: Prefer the conversation's child unless it has more requests than the alternative by more than this: waiting
+#: for a slower batch costs more than computing a prefix again.
 MAX_LEAD = 2
 
 
 class Affinity:
-    """What prefixes each child was given lately, by whatever names the children."""
+    """The prefixes that each child was given lately; any number may name a child."""
 
     def __init__(self) -> None:
         self._known: dict[int, OrderedDict[str, None]] = {}
@@ -45,10 +45,10 @@ class Affinity:
     def choose(
         self, free: Mapping[int, int], names: Sequence[str], advised: Collection[int] | None = None
     ) -> int:
-        """The child for a request, of those with their ``free`` slots, in order of their numbers.
+        """Choose the child for a request, of all children with their numbers of ``free`` slots.
 
-        The one with the longest prefix of the conversation, unless it is much busier than the freest of the
-        ``advised`` children (:mod:`tasks.worker.pool.placement`; default: all); else that one.
+        It is the child with the longest prefix of the conversation, unless that is much busier than the freest
+        of the ``advised`` children (:mod:`tasks.worker.pool.placement`; default: all); else that freest one.
         """
         advised = free if advised is None else advised
         most = max(free[child] for child in advised)

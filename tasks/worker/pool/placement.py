@@ -1,8 +1,8 @@
-"""Which child computes one more request at the least cost. Pure; standard library and the engine's costs.
+"""Which child computes one more request at the least cost; pure.
 
-Children with work share the worker's threads. Whether requests are better together, in a child that then has
-all threads, or spread over children with a share each, depends on what steps of each size cost with each
-number of threads: with kernels that work on four rows at a time, four rows may cost as much as two.
+Children with work share the worker's threads. Requests may be faster together in one child, which then has
+all threads, or spread over several children. It depends on what steps of each size cost with each number of
+threads: with kernels that work on four rows at a time, four rows may cost as much as two.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 from tasks.engine.costs.shape import padding
 from tasks.engine.costs.table import CostTable
 
-#: Speeds that differ by less are the same: measuring is no more exact.
+#: Speeds that differ by less count as equal: measuring is no more exact.
 NOISE = 0.04
-#: Further requests that are thought of where speeds are the same: enough to fill kernels of four rows.
+#: Further requests to think of when speeds are equal: enough to fill kernels of four rows.
 AHEAD = 3
 
 
@@ -29,15 +29,15 @@ class Crew:
 
 
 def advised(taken: Mapping[int, int], crew: Crew, costs: CostTable | None) -> Collection[int]:
-    """The children to which the next request may go as well as to any, by how many requests each has.
+    """Return the children that suit the next request best, given how many requests each child has.
 
-    Of those with room: all that the worker is quickest with, and of these the ones that promise most with a
-    few requests more. Without costs, or with room nowhere, it is all.
+    Of the children with room, these are the ones with which the worker is fastest, and of those the ones that
+    promise most with a few more requests. Without costs, or if no child has room, all children suit.
     """
     roomy = [child for child, num in taken.items() if num < crew.slots]
     if costs is None or len(roomy) <= 1:
         return roomy or taken
-    # Children with equally many requests are the same.
+    # Children with the same number of requests are interchangeable.
     rows = tuple(taken.values())
     options = {num: _with(rows, num, 1) for num in set(rows) if num < crew.slots}
     good = _best({num: tokens_per_s(then, crew.threads, costs) for num, then in options.items()})
@@ -57,28 +57,28 @@ def _tokens_per_s(rows: tuple[int, ...], threads: int, costs: CostTable) -> floa
 
 
 def _promise(rows: tuple[int, ...], crew: Crew, costs: CostTable) -> float:
-    """Speeds with one request more, two and so on, all in whichever child makes that quickest, added up.
+    """Add up the speeds with one more request, with two more, and so on, each time in the best child.
 
-    Requests stay where they are. So where two are no quicker together than apart, but four would be, this
-    keeps the way there open.
+    Requests never move. So if two are no faster together than apart, but four would be, this leaves room for
+    the four to meet.
     """
     return sum(max(_grown(rows, more, crew, costs), default=0.0) for more in range(1, AHEAD + 1))
 
 
 def _grown(rows: tuple[int, ...], more: int, crew: Crew, costs: CostTable) -> Iterator[float]:
-    """The speeds with so many more requests in one of the children that have room for them."""
+    """The speed for each child with room for so many more requests, if it gets them."""
     for num in set(rows):
         if num + more <= crew.slots:
             yield tokens_per_s(_with(rows, num, more), crew.threads, costs)
 
 
 def _with(rows: tuple[int, ...], num: int, more: int) -> tuple[int, ...]:
-    """The loads when one of those with ``num`` requests gets some more."""
+    """The numbers of requests when a child that has ``num`` gets more."""
     at = rows.index(num)
     return (*rows[:at], num + more, *rows[at + 1 :])
 
 
 def _best(values: Mapping[int, float]) -> Collection[int]:
-    """Those with the highest value, or one that differs from it by noise only."""
+    """The keys of the highest value, and of values that differ from it only by noise."""
     least = max(values.values()) * (1 - NOISE)
     return [key for key, value in values.items() if value >= least]
