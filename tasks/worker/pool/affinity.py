@@ -47,8 +47,8 @@ class Affinity:
     ) -> int:
         """Choose the child for a request, of all children with their numbers of ``free`` slots.
 
-        It is the child with the longest prefix of the conversation, unless that is much busier than the freest
-        of the ``advised`` children (:mod:`tasks.worker.pool.placement`; default: all); else that freest one.
+        It is the child with the longest prefix of the conversation, unless that is much busier than the
+        freest of the ``advised`` children (:mod:`tasks.worker.pool.placement`; default: all); else that one.
         """
         advised = free if advised is None else advised
         most = max(free[child] for child in advised)
