@@ -76,7 +76,8 @@ def generators(cluster: Cluster) -> set[str]:
 
 def newer_worker(cluster: Cluster) -> Process:
     """A worker like one of a later release: it knows :class:`NewerRequest`. It is not started yet."""
-    start = f"from tasks.contract import versions; versions.REQUEST = {NEWER}; from celery.__main__ import main; main()"
+    newer = f"from tasks.contract import versions; versions.REQUEST = {NEWER}"
+    start = f"{newer}; from celery.__main__ import main; main()"
     options = ("--quiet", "-A", "tasks", "worker", "-n", "newer@%h", "--without-mingle", "--without-gossip")
     env = {
         "INFERENCE_REDIS_URL": cluster.redis_url,
