@@ -6,6 +6,7 @@ The browser is the system's Chromium, driven by Playwright.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tests.watched import Watched
 
 os.environ["INFERENCE_SETTINGS"] = ""
+# Where the tests run in the background, SIGINT is ignored; the programs under test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

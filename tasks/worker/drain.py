@@ -17,7 +17,7 @@ from redis import RedisError
 from tasks.contract.exit_status import HOPELESS
 from tasks.worker.ending.give_up import say_last_words
 from tasks.worker.lease_renewal import held_requests
-from tasks.worker.pool.ask import child_pids, wake_event_loop
+from tasks.worker.pool.children import child_pids, wake_event_loop
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from tasks.worker.drain import HAND_BACK
 from tasks.worker.ending.diagnosis import Circumstances, explain_refusal
 from tasks.worker.ending.give_up import refuse_to_start
 from tasks.worker.ending.model_file import ModelFile
-from tasks.worker.pool.ask import child_index
+from tasks.worker.pool.children import child_index
 from tasks.worker.pool.slot_pool import TaskPool
 
 logger = logging.getLogger(__name__)

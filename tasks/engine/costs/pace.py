@@ -16,6 +16,7 @@ class Pace:
         """``table`` has the measured costs; with ``None`` nothing is learnt."""
         self._context, self._threads, self._table = context, threads, table
         self._governor, self._now = Governor(), threads.least
+        self._alone = None if table is None else table.at(1)
 
     def begin(self, now: float) -> StepCosts | None:
         """Choose the threads for a step that begins at ``now``, in seconds; returns its costs with them."""
@@ -25,11 +26,10 @@ class Pace:
 
     def end(self, num_rows: int, num_prefilled: int, seconds: float, now: float) -> None:
         """Note that a step of ``num_rows`` rows and ``num_prefilled`` prompt tokens took ``seconds``."""
-        if self._table is None:
+        if self._alone is None:
             return
-        alone = self._table.at(1)
-        decode_ms = alone.decode_ms(num_rows) if num_rows else 0.0
-        alone_ms = decode_ms + num_prefilled * alone.prefill_ms
+        decode_ms = self._alone.decode_ms(num_rows) if num_rows else 0.0
+        alone_ms = decode_ms + num_prefilled * self._alone.prefill_ms
         self._governor.observe(self._now, seconds * 1e3, alone_ms, now)
 
     def rest(self) -> None:

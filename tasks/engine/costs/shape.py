@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 
 #: Padding or a draft must save at least this fraction of the time to be chosen; less may be noise.
 MIN_GAIN = 0.04
@@ -52,6 +53,7 @@ def _between(measured: tuple[tuple[int, float], ...], rows: int) -> float:
     return low_ms + (ms - low_ms) * (rows - low) / (size - low)
 
 
+@lru_cache(maxsize=4096)
 def padding(rows: int, costs: StepCosts) -> int:
     """Rows to add to a step of ``rows`` next tokens if the larger step is cheaper; else 0."""
     if not rows:
