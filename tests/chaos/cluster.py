@@ -75,7 +75,7 @@ class Cluster:
         self.valkey_port, password = free_port(), secrets.token_hex(8)
         self._credentials = f"redis://:{password}@"
         self.redis_url = self.url_by("127.0.0.1", self.valkey_port)
-        self.redis = Redis.from_url(self.redis_url, socket_timeout=5, socket_connect_timeout=2)
+        self.redis = self._connect()
         self.store, self.registry = RequestStore(self.redis), Registry(self.redis)
         self.valkey = self._valkey(password)
         self.proxies: dict[str, Proxy] = {}
@@ -133,6 +133,9 @@ class Cluster:
         return self.model.name.removesuffix(".gguf")
 
     # ---- Valkey ---------------------------------------------------------------------------------
+
+    def _connect(self) -> Redis:
+        return Redis.from_url(self.redis_url, socket_timeout=5, socket_connect_timeout=2)
 
     def start_valkey(self) -> None:
         """Start Valkey, unless it runs, and wait until it has read its append-only file."""
@@ -194,21 +197,24 @@ class Cluster:
     # ---- how they are started -------------------------------------------------------------------
 
     def _valkey(self, password: str) -> Process:
-        folder = self.root / "valkey"
+        return self._make_valkey("valkey", self.valkey_port, password)
+
+    def _make_valkey(self, name: str, port: int, password: str, **more: str) -> Process:
+        folder = self.root / name
         folder.mkdir(parents=True)
         options = {
             "bind": "127.0.0.1",
-            "port": str(self.valkey_port),
+            "port": str(port),
             "requirepass": password,
             "dir": str(folder),
             "appendonly": "yes",
             "appendfsync": "everysec",
             "save": "",
             "maxmemory-policy": "noeviction",
+            **more,
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        command, log = (str(binary()), *arguments), self.root / "valkey.log"
-        return Process("valkey", command, clean_environment(), log, self._keeper)
+        return self.make_process(name, (str(binary()), *arguments), {})
 
     def _proxied(self, name: str) -> str:
         self.proxies[name] = Proxy(("127.0.0.1", self.valkey_port))
