@@ -111,7 +111,7 @@ def test_a_full_queue_is_said(visit: Visit, served: Served) -> None:
     visited.set(max_tokens="5")
     visited.send("Me too?")
     alert = visited.answer.get_by_role("alert")
-    expect(alert).to_contain_text("The queue is full: 2 requests wait and 2 may.")
+    expect(alert).to_contain_text("The queue is full: 2 requests wait")
     expect(alert).to_contain_text("A place is likely free in")
     visited.show("Dashboard")
     expect(visited.tile("Waiting")).to_have_text("2 of 2")
@@ -195,6 +195,30 @@ def luminance(visited: Watched) -> float:
     """How light the page's background is, 0 to 1."""
     colour = visited.page.evaluate("getComputedStyle(document.body).backgroundColor")
     return sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 3 / 255
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1440, 900)])
+def test_the_conversation_scrolls_and_the_page_does_not(
+    visit: Visit, served: Served, width: int, height: int
+) -> None:
+    visited = visit(served.url, viewport={"width": width, "height": height})
+    page, log = visited.page, visited.page.get_by_label("Conversation", exact=True)
+    settings = page.get_by_text("Settings", exact=True)
+    if width < 800:  # they are folded there
+        settings.click()
+    go_on_and_on(visited)
+    if width < 800:
+        settings.click()
+    visited.send("Count to a thousand, one number a line.")
+    wait_until(lambda: log.evaluate("log => log.scrollHeight > 2 * log.clientHeight"), timeout=60)
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+    expect(page.get_by_role("button", name="Stop")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_role("button", name="Jump to latest")).to_have_count(0)  # the growing end is in view
+    log.evaluate("log => log.scrollTo(0, -log.scrollHeight)")
+    page.get_by_role("button", name="Jump to latest").click()
+    wait_until(lambda: log.evaluate("log => log.scrollTop > -2"))
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("Stopped.", exact=True).first.wait_for()
 
 
 def test_a_phone(visit: Visit, served: Served) -> None:

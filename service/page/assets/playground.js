@@ -19,10 +19,16 @@ async function keepAskingForModels() {
   if (!models.value.length) setTimeout(keepAskingForModels, RETRY_MS);
 }
 
+// The log is laid out from its end, where its scroll position is 0; above that it is negative.
+const AWAY_PX = 80;
+const log = { current: null };
+const isAway = signal(false);
+
 function Conversation() {
   const all = messages.value;
+  const onScroll = () => { isAway.value = log.current.scrollTop < -AWAY_PX; };
   return html`
-    <section class="log" tabindex="0" aria-label="Conversation">
+    <section class="log" tabindex="0" aria-label="Conversation" ref=${log} onScroll=${onScroll}>
       <div>
         ${!all.length && html`<p class="hint empty">Ask something; the answer comes token by token.</p>`}
         ${all.map((message, index) =>
@@ -36,6 +42,11 @@ function Announcer() {
   const last = messages.value.at(-1);
   const told = { waiting: "Waiting for the answer", streaming: "Answering", done: "The answer is complete", stopped: "Stopped" };
   return html`<p class="unseen" role="status">${last?.role === "assistant" ? told[last.state.value] : ""}</p>`;
+}
+
+function JumpToLatest() {
+  if (!isAway.value) return null;
+  return html`<button type="button" class="latest" onClick=${() => log.current.scrollTo(0, 0)}>Jump to latest</button>`;
 }
 
 function Composer() {
@@ -53,6 +64,7 @@ function Composer() {
   };
   return html`
     <form class="composer" onSubmit=${submit}>
+      <${JumpToLatest} />
       <label class="unseen" for="message">Message</label>
       <textarea id="message" ref=${field} rows="3" placeholder="Message: Enter sends, Shift+Enter starts a new line"
         onKeyDown=${onKeyDown}></textarea>
