@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Flask
 
 from service.errors import ApiError
-from service.intake import api_keys
+from service.intake import api_keys, header_sizes, hosts, origins
 from service.routes import error_pages, health, metrics, openai, openapi, page, requests, status
 from service.runtime import Runtime
 from service.telemetry import request_log
@@ -14,7 +14,6 @@ from service.telemetry import request_log
 def create_app(runtime: Runtime) -> Flask:
     """Make the application. The caller starts ``runtime``."""
     app = Flask(__name__, static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = runtime.settings.max_body_bytes
     app.url_map.merge_slashes = False  # merging would answer with a redirect in HTML
     app.json.sort_keys = False  # type: ignore[attr-defined]
     for routes in (
@@ -28,6 +27,9 @@ def create_app(runtime: Runtime) -> Flask:
     ):
         app.register_blueprint(routes)
     request_log.register(app)
+    header_sizes.register(app)
+    hosts.register(app, runtime.settings.hosts)
+    origins.register(app, runtime.settings.origins)
     api_keys.register(app, runtime.settings.keys)
 
     def on_refused(error: ApiError) -> None:

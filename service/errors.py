@@ -6,7 +6,8 @@ doesn't use Flask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.contract.messages import ErrorCode, Failure
@@ -28,6 +29,7 @@ class ApiError(Exception):
         param: the wrong field of the body (``messages[0].content``) or the wrong header, if there is one.
         retry_after_s: seconds after which the client may try again, if that can help.
         was_accepted: whether the request was accepted and failed later.
+        more_headers: headers that only this error has.
         is_final: whether the same request would fail again; OpenAI's clients are then told not to retry.
     """
 
@@ -38,6 +40,7 @@ class ApiError(Exception):
     retry_after_s: int | None = None
     is_final: bool = False
     was_accepted: bool = False
+    more_headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -54,7 +57,7 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """``Retry-After`` and similar headers."""
-        headers = {}
+        headers = dict(self.more_headers)
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(self.retry_after_s)
         if self.status == 401:
@@ -93,6 +96,15 @@ def shutting_down() -> ApiError:
     """This process is shutting down and takes no new requests."""
     message = "This server is shutting down; try again, another one will answer."
     return ApiError(503, "shutting_down", message, retry_after_s=1)
+
+
+def too_many_connections(limit: int) -> ApiError:
+    """This process serves as many connections as it may."""
+    message = (
+        f"All {limit} connections of this process are in use (--max-connections, and the limit of open "
+        "files); try again soon."
+    )
+    return ApiError(503, "too_many_connections", message, retry_after_s=1)
 
 
 def newer_format(error: UnsupportedVersionError) -> ApiError:

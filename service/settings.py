@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
+from ipaddress import ip_address
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from tasks.settings import BrokerSettings
 
@@ -33,6 +35,15 @@ class ApiSettings(BrokerSettings):
         description="API keys, separated by commas; each request must send one of them as a bearer token. "
         "A variable or the settings file keeps them out of the list of processes.",
     )
+    allowed_hosts: str = Field(
+        default="",
+        description="More names, separated by commas, by which clients may reach an API that has no keys and "
+        "listens on loopback; * for any.",
+    )
+    cors_origins: str = Field(
+        default="",
+        description="Origins, separated by commas, whose web pages may use the API; * for any.",
+    )
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Largest request body in bytes.")
     max_wait: float = Field(
         default=120.0, ge=0, description="Longest wait in seconds that a client gets with Prefer: wait=N."
@@ -40,7 +51,11 @@ class ApiSettings(BrokerSettings):
     max_waiters: int = Field(
         default=256, ge=0, description="Requests that may wait for a place in a full queue, per API process."
     )
-    max_connections: int = Field(default=4096, ge=1, description="Most open connections per API process.")
+    max_connections: int = Field(
+        default=4096,
+        ge=1,
+        description="Most open connections per API process; fewer if its limit of open files is lower.",
+    )
     first_event_timeout: float = Field(
         default=10.0,
         ge=0,
@@ -61,11 +76,54 @@ class ApiSettings(BrokerSettings):
         default=30.0, ge=0, description="Seconds that open responses get to finish at shutdown."
     )
 
+    @field_validator("api_keys")
+    @classmethod
+    def _has_a_key(cls, keys: SecretStr | None) -> SecretStr | None:
+        """Refuse what would let everybody in although somebody wanted keys."""
+        if keys is not None and not _listed(keys.get_secret_value()):
+            raise ValueError("Has no key; to serve without keys, leave it out (unset INFERENCE_API_KEYS)")
+        return keys
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the API."""
+        with suppress(ValueError):
+            return ip_address(self.host).is_loopback
+        return self.host == "localhost"
+
+    @property
+    def exposure(self) -> str | None:
+        """A warning, if everybody who reaches the API may use it."""
+        if self.keys or self.is_local:
+            return None
+        return (
+            f"No API keys: everybody who reaches {self.host}, port {self.port}, can use this service. Set "
+            "INFERENCE_API_KEYS, or listen on 127.0.0.1 (--host)."
+        )
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The hosts whose requests are answered; empty when the host doesn't matter."""
+        more = frozenset(_listed(self.allowed_hosts.lower()))
+        if self.keys or not self.is_local or "*" in more:
+            return frozenset()
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return more | {"localhost", "127.0.0.1", "[::1]", own}
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """The origins whose pages may use the API."""
+        return frozenset(_listed(self.cors_origins))
+
     @property
     def keys(self) -> tuple[str, ...]:
         """The API keys; empty when none is needed."""
         text = "" if self.api_keys is None else self.api_keys.get_secret_value()
-        return tuple(key for part in text.split(",") if (key := part.strip()))
+        return _listed(text)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for each in text.split(",") if (part := each.strip()))
 
 
 @lru_cache

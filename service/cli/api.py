@@ -6,6 +6,7 @@ import os
 
 import click
 
+from service.cli.common.files import require_files
 from service.cli.common.options import SettingsCommand, read_settings, settings_options
 from service.settings import ApiSettings
 from service.supervisor.programs.plan import API_COMMAND, PACKAGES
@@ -18,6 +19,6 @@ def api() -> None:
 
     The process becomes gunicorn. After SIGTERM, open responses get --drain-timeout seconds to finish.
     """
-    read_settings(ApiSettings)
+    require_files(read_settings(ApiSettings))
     os.chdir(PACKAGES)
     os.execv(API_COMMAND[0], API_COMMAND)  # noqa: S606

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from service.cli.common.files import require_files
 from service.cli.common.options import SettingsCommand, read_settings, settings_options, variable
 from service.cli.common.prepare import UnfitError, prepare_model
 from service.cli.common.voice import voice_for
@@ -43,7 +44,10 @@ def serve(verbose: bool) -> None:
 
 
 def _serve(signals: Signals, verbose: bool) -> None:
-    plan, voice = _plan(), voice_for(read_settings(ApiSettings))
+    plan, api = _plan(), read_settings(ApiSettings)
+    voice = voice_for(api)
+    if api.exposure:
+        voice.tell(f"Warning: {api.exposure}")
     with running(plan, signals, voice.tell, voice.show if verbose else None) as supervisor:
         if not signals.num_stops:
             voice.tell(f"Ready on {plan.url} - Ctrl-C ends it")
@@ -63,6 +67,7 @@ def _plan() -> Plan:
     )
     if file := settings_file():
         click.echo(f"Settings from {file}")
+    require_files(api)
     require_free(api.host, api.port)
     if worker.metrics_port:
         require_free(worker.metrics_host, worker.metrics_port, "--metrics-port, or 0 for none")

@@ -9,6 +9,7 @@ import click
 from service.cli.common.options import SettingsCommand, read_settings, settings_options
 from service.cli.common.prepare import prepare_model
 from service.supervisor.programs.plan import PACKAGES, worker_command
+from tasks.descriptors import raise_limit
 from tasks.settings import WorkerSettings
 
 
@@ -21,6 +22,7 @@ def worker() -> None:
     seconds to finish.
     """
     settings = read_settings(WorkerSettings)
+    raise_limit()
     prepare_model()
     command = worker_command(f"worker-{os.getpid()}", settings.log_level)
     os.chdir(PACKAGES)

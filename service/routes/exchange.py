@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
 from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from service.errors import ApiError
+from service.errors import ApiError, bad_request
 from service.intake import idempotency
 from service.intake.json_body import parse_object
 from service.intake.prefer import Prefer
 from service.streaming.client_gone import checker
 from tasks.queue.submit import Admission, Key
+
+#: Bytes of a body to read before other connections get a turn.
+PIECE_BYTES = 16384
 
 
 def key(body: dict[str, Any]) -> Key | None:
@@ -24,21 +26,36 @@ def key(body: dict[str, Any]) -> Key | None:
     return idempotency.parse(headers.get("Idempotency-Key"), headers.get("Authorization"), request.path, body)
 
 
-def body(timeout_s: float) -> dict[str, Any]:
+def body(timeout_s: float, max_bytes: int) -> dict[str, Any]:
     """The request's JSON object. Raises ``ApiError`` 400, 408 or 415, or Flask's 413 if it is too large."""
-    data = _data(timeout_s)
-    if request.content_length is None and len(data) >= (request.max_content_length or math.inf):
-        raise RequestEntityTooLarge  # werkzeug silently cuts a chunked body off at this length
-    return parse_object(data, request.content_type)
+    data = _data(timeout_s, max_bytes)
+    return parse_object(data, request.content_type, request.headers.get("Content-Encoding"))
 
 
-def _data(timeout_s: float) -> bytes:
+def _data(timeout_s: float, max_bytes: int) -> bytes:
     too_slow = ApiError(408, "request_timeout", f"The body did not come within {timeout_s:g} s.")
+    if (request.content_length or 0) > max_bytes:
+        raise RequestEntityTooLarge
     try:
         with gevent.Timeout(timeout_s, too_slow):
-            return request.get_data(cache=False)
+            data = b"".join(_pieces(max_bytes + 1))
     except TimeoutError:  # the socket's own timeout, for one read
         raise too_slow from None
+    except OSError:
+        raise bad_request("The body ended before it was complete.", code="bad_http") from None
+    if len(data) > max_bytes:
+        raise RequestEntityTooLarge
+    return data
+
+
+def _pieces(max_bytes: int) -> Iterator[bytes]:
+    """The body, cut off after ``max_bytes``; between its pieces other connections get a turn."""
+    stream, left = request.environ["wsgi.input"], max_bytes
+    while left > 0 and (piece := stream.read(min(PIECE_BYTES, left))):
+        yield piece
+        left -= len(piece)
+        if len(piece) == PIECE_BYTES:
+            gevent.sleep(0)
 
 
 def preferences(max_wait_s: float) -> Prefer:

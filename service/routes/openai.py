@@ -51,7 +51,7 @@ class Completions:
         if self._runtime.draining.is_set():
             raise shutting_down()
         prefer = exchange.preferences(self._settings.max_wait)
-        raw = exchange.body(self._settings.body_timeout)
+        raw = exchange.body(self._settings.body_timeout, self._settings.max_body_bytes)
         body = validate(kind, raw)
         request = self._request(body, f"{prefix}-{uuid.uuid4().hex}")
         request_log.present().accept(request, with_prompt=self._settings.log_prompts)

@@ -17,11 +17,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from service.server import capacity
 from service.settings import api_settings
+from tasks.descriptors import raise_limit
 from tasks.telemetry import logs
 
 _settings = api_settings()
 _METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+try:
+    _connections = capacity.connections(_settings.max_connections, raise_limit())
+except capacity.TooFewFilesError as error:
+    raise SystemExit(f"inference-server api: {error}") from None
 
 bind = (
     f"[{_settings.host}]:{_settings.port}" if ":" in _settings.host else f"{_settings.host}:{_settings.port}"
@@ -29,7 +35,7 @@ bind = (
 workers = _settings.api_workers
 wsgi_app = "service.server.wsgi:build()"
 worker_class = "service.server.gunicorn_worker.Worker"
-worker_connections = _settings.max_connections
+worker_connections = _connections + capacity.SPARE
 backlog = 4096
 graceful_timeout = int(_settings.drain_timeout)
 timeout = 60  # seconds without a sign of life before a process is killed
@@ -38,11 +44,17 @@ control_socket_disable = True
 proc_name = "inference-server-api"
 loglevel = _settings.log_level
 logconfig_dict = logs.configuration(_settings)
+# What browsers, proxies and OpenAI's clients send is well below these.
 limit_request_line = 4094
+limit_request_fields = 64
+limit_request_field_size = 8190
+# By default gunicorn takes SCRIPT_NAME out of a header of that name, which would move every path.
+forwarder_headers = ""
+header_map = "drop"
 
 
 def on_starting(server: Any) -> None:
-    """Delete old metrics files, so that counters start at 0 with the new processes."""
+    """Delete old metrics files, so that counters start at 0 with the new processes; warn if all may enter."""
     given = os.environ.get(_METRICS_DIR)
     directory = Path(given or tempfile.mkdtemp(prefix="inference-metrics-"))
     directory.mkdir(parents=True, exist_ok=True)
@@ -50,6 +62,8 @@ def on_starting(server: Any) -> None:
         file.unlink()
     os.environ[_METRICS_DIR] = str(directory)
     server.temporary_metrics = None if given else directory
+    if _settings.exposure:
+        server.log.warning(_settings.exposure)
 
 
 def when_ready(server: Any) -> None:

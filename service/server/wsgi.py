@@ -8,6 +8,7 @@ from flask import Flask
 
 from service import runtime
 from service.app import create_app
+from service.server.request_body import with_body
 from service.settings import api_settings
 from service.telemetry import tracing
 
@@ -21,6 +22,7 @@ def build() -> Flask:
     current = runtime.build(api_settings())
     current.start()
     app = create_app(current)
+    app.wsgi_app = with_body(app.wsgi_app)  # type: ignore[method-assign, assignment]
     tracing.instrument(app, current.settings)
     # All objects made so far stay. Checking them for garbage again and again would slow every request.
     gc.collect()

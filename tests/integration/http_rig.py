@@ -44,16 +44,27 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Api:
-    """One gunicorn with one API process."""
+    """One gunicorn with one API process.
 
-    def __init__(self, redis_url: str, log: Path | None = None, **settings: object) -> None:
+    ``max_files``: its soft and its hard limit of open files.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        log: Path | None = None,
+        *,
+        max_files: tuple[int, int] | None = None,
+        **settings: object,
+    ) -> None:
         self.port = free_port()
         env = {**os.environ, "REDIS_URL": redis_url, "INFERENCE_PORT": str(self.port)}
         env.update({f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()})
         env.pop("PROMETHEUS_MULTIPROC_DIR", None)
         command = [sys.executable, "-m", "gunicorn", "-c", "python:service.server.gunicorn_config"]
+        limited = [] if max_files is None else ["prlimit", "--nofile={}:{}".format(*max_files)]
         with log.open("wb") if log else nullcontext() as output:
-            self.process = subprocess.Popen(command, env=env, cwd=ROOT, stderr=output)
+            self.process = subprocess.Popen([*limited, *command], env=env, cwd=ROOT, stderr=output)
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=30)
         self._threads = ThreadPoolExecutor(16)

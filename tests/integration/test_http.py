@@ -63,7 +63,7 @@ def open_post(api: Api, head: str = "", **body: Any) -> socket.socket:
     """Send a request over a plain socket, which the test closes later."""
     data = json.dumps(body).encode()
     sock = socket.create_connection(("127.0.0.1", api.port))
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(data)}\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}Content-Length: {len(data)}\r\n"
     sock.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + data)
     return sock
 
@@ -376,7 +376,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(valkey_url: str, worker: Sc
     hasty.wait_ready()
     sock = socket.create_connection(("127.0.0.1", hasty.port))
     try:
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         sock.sendall(head + b'Content-Length: 100\r\n\r\n{"prompt"')
         assert b" 408 " in sock.recv(1000)
     finally:

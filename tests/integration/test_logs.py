@@ -22,7 +22,7 @@ SECRET = "xyzzy"
 class Logged:
     """An API process and what it logged."""
 
-    def __init__(self, url: str, log: Path, **settings: object) -> None:
+    def __init__(self, url: str, log: Path, **settings: Any) -> None:
         self.path = log
         self.api = Api(url, log=log, log_format="json", first_event_timeout=1, **settings)
         self.api.wait_ready()

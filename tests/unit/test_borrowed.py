@@ -17,6 +17,8 @@ from celery.app.amqp import AMQP
 from celery.concurrency import ALIASES, asynpool, prefork
 from celery.worker import request as celery_request
 from gunicorn import util as gunicorn_util
+from gunicorn.http import errors as gunicorn_errors
+from gunicorn.http import message as gunicorn_message
 from gunicorn.workers import base as gunicorn_base
 from gunicorn.workers import ggevent
 from kombu.transport import TRANSPORT_ALIASES, virtual
@@ -68,9 +70,11 @@ UNDOCUMENTED: dict[Any, tuple[str, ...]] = {
     celery_request.Request: ("message", "delivery_info"),
     kombu_redis.QoS: ("restore_by_tag", "restore_unacked", "restore_visible", "append"),
     kombu_redis.Channel: ("active_queues", "priority_steps", "do_restore", "conn_or_acquire"),
-    ggevent.GeventWorker: ("timeout_ctx", "handle_request", "handle_exit"),
+    ggevent.GeventWorker: ("timeout_ctx", "handle", "handle_request", "handle_exit", "worker_connections"),
     gunicorn_base.Worker: ("alive", "cfg", "init_process"),
-    gunicorn_util: ("write_error", "write_nonblock"),
+    gunicorn_errors: ("ParseException",),
+    gunicorn_message.Message: ("body", "force_close"),
+    gunicorn_util: ("write_error",),
 }
 
 
