@@ -30,7 +30,6 @@ _HEADERS = {
     "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
 }
 _FOR_EVER = "public, max-age=31536000, immutable"
 

@@ -120,6 +120,7 @@ def register(app: Flask) -> None:
     @app.after_request
     def end(response: Response) -> Response:
         response.headers[HEADER] = present().id
+        response.headers["X-Content-Type-Options"] = "nosniff"
         about = {"method": request.method, "path": request.path, "status": response.status_code}
         response.call_on_close(partial(_write, present(), about))
         return response

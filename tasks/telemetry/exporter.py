@@ -18,6 +18,9 @@ from tasks.telemetry.tally import Distribution, Tally
 
 logger = logging.getLogger(__name__)
 
+#: Seconds for which a connection may be silent; each takes a thread and an open file of the worker.
+SILENCE_S = 10.0
+
 
 class WorkerFigures(Collector):
     """A worker host's metrics at the moment when they are read.
@@ -80,12 +83,14 @@ class Exporter(bootsteps.StartStopStep):  # type: ignore[misc]
         registry = CollectorRegistry()
         registry.register(_figures(worker))
         try:
-            start_http_server(port, host, registry)
+            server, _ = start_http_server(port, host, registry)
         except OSError as error:
             raise SystemExit(
                 f"inference-server worker: --metrics-port: can't listen on {host}, port {port} "
                 f"({error.strerror}); give each worker of a host a port of its own, or 0 for none"
             ) from None
+        handler: Any = server.RequestHandlerClass
+        server.RequestHandlerClass = type("Handler", (handler,), {"timeout": SILENCE_S})
         logger.info("metrics on http://%s:%d/metrics", host, port)
 
     def start(self, worker: Any) -> None:

@@ -15,6 +15,8 @@ import structlog
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
 
+from tasks.telemetry.printable import printable, printable_lines
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -74,16 +76,24 @@ def _rendering(log_format: str) -> list[Processor]:
         # Without the frames' variables, because one of them may hold a prompt.
         return [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
     plain = structlog.dev.plain_traceback
-    return [
-        structlog.dev.ConsoleRenderer(
-            colors=False, pad_event_to=0, sort_keys=False, exception_formatter=plain
-        )
-    ]
+    console = structlog.dev.ConsoleRenderer(
+        colors=False, pad_event_to=0, sort_keys=False, exception_formatter=plain
+    )
+    return [_event_in_a_line, console, _printable]
 
 
 def _with_process(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     event["pid"] = event["_record"].process
     return event
+
+
+def _event_in_a_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    event["event"] = printable(str(event["event"]))  # the renderer keeps the fields in the line
+    return event
+
+
+def _printable(_logger: WrappedLogger, _method: str, rendered: object) -> str:
+    return printable_lines(str(rendered))
 
 
 def _in_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -94,7 +94,6 @@ def test_nan_and_infinity_are_refused_by_their_field() -> None:
         b"[" * 100_000,
         b'{"a":' * 100_000,
         b'{"seed": ' + b"9" * 10_000 + b"}",
-        "﻿{}".encode(),
         "{}".encode("utf-16"),
     ],
 )
@@ -103,6 +102,51 @@ def test_what_is_not_one_json_object_is_refused(body: bytes) -> None:
         parse_object(body, "application/json")
     assert caught.value.status == 400
     assert caught.value.code == "invalid_json"
+
+
+def test_a_byte_order_mark_is_skipped() -> None:
+    assert parse_object(b'\xef\xbb\xbf{"a": "\xef\xbb\xbf"}', "application/json") == {"a": "\ufeff"}
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, identity", "nonsense"])
+def test_a_compressed_body_is_refused(encoding: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_object(b"{}", "application/json", encoding)
+    assert (caught.value.status, caught.value.param) == (415, "Content-Encoding")
+    assert caught.value.headers["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize("encoding", [None, "", "identity", " Identity "])
+def test_a_body_as_it_is_is_read(encoding: str | None) -> None:
+    assert parse_object(b"{}", "application/json", encoding) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (r'{"messages": [{"role": "user", "content": [{"type": "\ud800"}]}]}', "messages[0].content[0].type"),
+        (r'{"messages": [{"role": "\uDFFF"}]}', "messages[0].role"),
+        (r'{"user": "a\ud83d"}', "user"),
+        (r'{"metadata": {"a": ["b", "\ude00\ud83d"]}}', "metadata.a[1]"),
+        (r'{"metadata": {"\ud800": 1}}', "metadata"),
+        (r'{"\ud800": 1}', ""),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_everywhere(body: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_object(body.encode(), "application/json")
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "invalid_unicode", param)
+
+
+def test_whole_surrogate_pairs_are_characters() -> None:
+    assert parse_object(rb'{"\ud83d\ude00": "\uD83D\uDE00"}', "application/json") == {"😀": "😀"}
+
+
+@pytest.mark.parametrize(("depth", "is_fine"), [(60, True), (70, False), (500, False)])
+def test_depth(depth: int, is_fine: bool) -> None:
+    body = b'{"metadata": ' + b"[" * depth + b"]" * depth + b"}"
+    found = outcome(lambda: parse_object(body, "application/json"))
+    assert isinstance(found, dict) == is_fine
 
 
 @pytest.mark.parametrize(
