@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPResponse
 
@@ -17,12 +16,11 @@ import pytest
 from service.intake.header_sizes import MAX_CHARS
 from service.server import capacity
 from tasks.contract.messages import State
+from tests.hostile import HEAD, KINDS, Kind, pestered
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +47,7 @@ def completion(prompt: str, *, stream: bool = False) -> bytes:
 def status_of(sock: socket.socket) -> int:
     answer = HTTPResponse(sock)
     answer.begin()
+    answer.read()
     return answer.status
 
 
@@ -71,28 +70,6 @@ def read_to_done(sock: socket.socket) -> bytes:
 def is_cancelled(worker: ScriptedWorker, request_id: str) -> bool:
     record = worker.store.fetch(request_id)
     return record is not None and record.state is State.CANCELLED
-
-
-@contextmanager
-def pestered(api: Api, pester: Callable[[socket.socket], None], num: int = 2) -> Iterator[None]:
-    """While the block runs, ``num`` clients connect and ``pester``, again and again."""
-    enough = threading.Event()
-
-    def go_on() -> None:
-        while not enough.is_set():
-            with suppress(OSError), connect(api) as sock:
-                while not enough.is_set():
-                    pester(sock)
-
-    threads = [threading.Thread(target=go_on) for _ in range(num)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        enough.set()
-        for thread in threads:
-            thread.join(60)
 
 
 # ---- none holds up the others ---------------------------------------------------------------------
@@ -124,32 +101,9 @@ def test_heads_are_bounded(api: Api, head: bytes) -> None:
         assert status_of(sock) == 431
 
 
-def _requests_without_end(sock: socket.socket) -> None:
-    sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200)
-    sock.setblocking(False)
-    with suppress(BlockingIOError):
-        while sock.recv(1 << 20):
-            pass
-    sock.settimeout(20)
-
-
-def _body_without_end(sock: socket.socket) -> None:
-    sock.sendall(HEAD + b"Content-Length: 100000000000\r\n\r\n")
-    while True:
-        sock.sendall(b"x" * (1 << 20))
-
-
-def _crumbs_without_end(sock: socket.socket) -> None:
-    sock.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-    while True:
-        sock.sendall(b"1\r\nx\r\n" * 100_000)
-
-
-@pytest.mark.parametrize("pester", [_requests_without_end, _body_without_end, _crumbs_without_end])
-def test_no_client_keeps_the_others_waiting(
-    api: Api, worker: ScriptedWorker, pester: Callable[[socket.socket], None]
-) -> None:
-    with held_stream(api, worker) as (sock, request_id), pestered(api, pester):
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
+def test_no_client_keeps_the_others_waiting(api: Api, worker: ScriptedWorker, kind: Kind) -> None:
+    with held_stream(api, worker) as (sock, request_id), pestered([api.port], kind):
         for number in range(5):
             assert httpx.get(f"{api.url}/healthz", timeout=20).status_code == 200
             assert worker.say(request_id, f"w{number}")

@@ -149,12 +149,13 @@ def test_the_log_has_no_terminal_escapes(valkey_url: str, worker: ScriptedWorker
     log = tmp_path / "log"
     served = Api(valkey_url, log=log, log_prompts=True)
     served.wait_ready()
-    served.http.get("/v1/%1b[31m%0d%c2%9b2J%e2%80%aeevil")
+    served.http.get("/v1/%1b[31mevil")
+    served.http.get("/v1/%c2%9b2J%e2%80%aeevil")
     served.complete("\x1b[2J\u202e\x9b evil prompt\r\n2026 [info] forged")
     with socket.create_connection(("127.0.0.1", served.port)) as sock:
         sock.sendall(b"GET \x1b[31m/evil HTTP/1.1\r\n\x1b: \x9b\r\n\r\n")
         sock.makefile("rb").read()
-    wait_until(lambda: log.read_text(errors="replace").count("evil") >= 3)
+    wait_until(lambda: log.read_text(errors="replace").count("evil") >= 4)
     written = log.read_bytes().decode()
     assert not [c for c in written if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 or c == "\u202e"]
     assert not [line for line in written.splitlines() if line.startswith("2026 ")]
