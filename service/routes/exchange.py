@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -15,9 +15,6 @@ from service.intake.json_body import parse_object
 from service.intake.prefer import Prefer
 from service.streaming.client_gone import checker
 from tasks.queue.submit import Admission, Key
-
-#: Bytes of a body to read before other connections get a turn.
-PIECE_BYTES = 16384
 
 
 def key(body: dict[str, Any]) -> Key | None:
@@ -38,7 +35,7 @@ def _data(timeout_s: float, max_bytes: int) -> bytes:
         raise RequestEntityTooLarge
     try:
         with gevent.Timeout(timeout_s, too_slow):
-            data = b"".join(_pieces(max_bytes + 1))
+            data: bytes = request.environ["wsgi.input"].read(max_bytes + 1)
     except TimeoutError:  # the socket's own timeout, for one read
         raise too_slow from None
     except OSError:
@@ -46,16 +43,6 @@ def _data(timeout_s: float, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise RequestEntityTooLarge
     return data
-
-
-def _pieces(max_bytes: int) -> Iterator[bytes]:
-    """The body, cut off after ``max_bytes``; between its pieces other connections get a turn."""
-    stream, left = request.environ["wsgi.input"], max_bytes
-    while left > 0 and (piece := stream.read(min(PIECE_BYTES, left))):
-        yield piece
-        left -= len(piece)
-        if len(piece) == PIECE_BYTES:
-            gevent.sleep(0)
 
 
 def preferences(max_wait_s: float) -> Prefer:

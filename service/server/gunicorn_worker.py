@@ -18,6 +18,7 @@ from service.errors import too_many_connections
 from service.server import capacity
 from service.server.connections import Connections
 from service.server.request_body import skip_rest
+from service.server.turns import FairSocket
 from service.settings import api_settings
 
 #: Seconds between two checks for open responses while draining.
@@ -66,9 +67,9 @@ class Worker(GeventWorker):  # type: ignore[misc]
         with self._connections.opened() as has_room:
             if has_room:
                 self._is_full = False
-                super().handle(listener, client, addr)
+                super().handle(listener, FairSocket.of(client), addr)
             else:
-                self._refuse(client)
+                self._refuse(FairSocket.of(client))
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
         """Answer as long as the client reads; close the connection if draining began meanwhile."""
@@ -137,7 +138,7 @@ def part_with(
         sock.sendall(_answer(status, reason, told, headers))
         sock.shutdown(socket.SHUT_WR)
         while sock.recv(1 << 16):
-            gevent.sleep(0)
+            pass
 
 
 def _answer(status: int, reason: str, told: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:

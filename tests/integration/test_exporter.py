@@ -54,6 +54,16 @@ def test_a_port_that_is_taken_ends_the_worker_and_says_so(
             pass
 
 
+def test_a_silent_connection_is_let_go(valkey_url: str, redis: Redis, tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        worker(valkey_url, redis, tmp_path / "log", INFERENCE_METRICS_PORT=str(port)),
+        socket.create_connection(("127.0.0.1", port), timeout=60) as silent,
+    ):
+        silent.sendall(b"GET /metr")
+        assert silent.recv(1) == b""
+
+
 def test_a_killed_workers_port_is_free_at_once(valkey_url: str, redis: Redis, tmp_path: Path) -> None:
     port = free_port()
     settings = {"INFERENCE_METRICS_PORT": str(port)}
