@@ -50,6 +50,7 @@ def _plan(state: Path) -> Plan:
     model, port = prepare_model(), free_port()
     os.environ |= {"INFERENCE_HOST": "127.0.0.1", "INFERENCE_PORT": str(port), "INFERENCE_DRAIN_TIMEOUT": "0"}
     os.environ["INFERENCE_METRICS_PORT"] = "0"  # a running service may use the port
+    # Other users of the machine have no business here, and the user's own keys are for other services.
     os.environ["INFERENCE_API_KEYS"] = os.environ["INFERENCE_API_KEY"] = secrets.token_hex(16)
     env = {
         name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "INFERENCE_REDIS_URL")
