@@ -89,6 +89,10 @@ class Catalog:
         known = self.snapshot.models.get(model)
         return max(offered, default=None if known is None else known.n_ctx)
 
+    def slots(self, model: str) -> int:
+        """How many requests of a model can run at once."""
+        return sum(child.slots for child in self.snapshot.children if child.model == model)
+
     def _default(self) -> str:
         if self._served_name is not None:
             return self._served_name

@@ -75,7 +75,14 @@ ATTEMPTS = Metric(
 REFUSED = Metric("inference_requests_refused_total", "Requests that were not accepted.", ("reason",))
 
 #: The most common reasons, shown even at 0; the others are codes of HTTP errors.
-REFUSAL_REASONS = ("queue_full", "store_unavailable", "store_full", "shutting_down", "invalid_value")
+REFUSAL_REASONS = (
+    "queue_full",
+    "overloaded",
+    "store_unavailable",
+    "store_full",
+    "shutting_down",
+    "invalid_value",
+)
 
 # ---- the whole cluster now, on the API; every API process shows the same ----------------------------
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from tests.e2e.serving import Served
@@ -71,4 +72,21 @@ def test_a_killed_child(served: Served) -> None:
         wait_until(lambda: tap.num_comments() >= 1)
         os.kill(dying, signal.SIGKILL)
         assert text() == whole(served)
+    assert served.end() == 0
+
+
+def test_clients_that_try_twice_again_get_through_a_full_queue(start_service: Callable[..., Served]) -> None:
+    served = start_service(*ONE_CHILD, "--slots", "1", "--queue-limit", "2").wait_ready()
+    impatient = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none")
+    assert impatient.max_retries == 2
+
+    def ask(number: int) -> str:
+        body = {**ASK, "messages": [{"role": "user", "content": f"Say {number}."}], "max_tokens": 100}
+        return str(impatient.chat.completions.create(**body).choices[0].finish_reason)
+
+    assert ask(0) == "length"
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, range(16))) == ["length"] * 16
+    refused = httpx.get(f"{served.url}/v1/status").json()["totals"]["refused"]
+    assert refused["queue_full"] >= 8
     assert served.end() == 0

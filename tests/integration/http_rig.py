@@ -110,7 +110,7 @@ class ScriptedWorker:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        self._registry.add_model(ServedModel(MODEL, N_CTX, 1))
+        self.introduce()
         self._thread.start()
 
     def stop(self) -> None:
@@ -127,6 +127,11 @@ class ScriptedWorker:
             yield
         finally:
             self.is_paused = False
+
+    def introduce(self) -> None:
+        """Make the model and the child known, as on an empty store."""
+        self._registry.add_model(ServedModel(MODEL, N_CTX, 1))
+        self._announced = float("-inf")
 
     @property
     def num_waiting(self) -> int:
