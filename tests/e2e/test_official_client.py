@@ -49,6 +49,12 @@ def whole(served: Served) -> str:
     return str(client(served.url).chat.completions.create(**ASK).choices[0].message.content)
 
 
+def fingerprint(served: Served) -> str:
+    answer = client(served.url).chat.completions.create(**{**ASK, "max_tokens": 1})
+    assert answer.system_fingerprint
+    return str(answer.system_fingerprint)
+
+
 def child(served: Served) -> int:
     [found] = httpx.get(f"{served.url}/v1/status").json()["children"]
     return int(found["pid"])
@@ -67,11 +73,21 @@ def test_a_pause_longer_than_the_heartbeat(served: Served) -> None:
 
 def test_a_killed_child(served: Served) -> None:
     with reading(served) as (tap, text):
-        dying = child(served)
+        dying, before = child(served), fingerprint(served)
         os.kill(dying, signal.SIGSTOP)  # a child that dies at once is replaced within a heartbeat
         wait_until(lambda: tap.num_comments() >= 1)
         os.kill(dying, signal.SIGKILL)
         assert text() == whole(served)
+    assert child(served) != dying
+    assert fingerprint(served) == before
+    assert served.end() == 0
+
+
+def test_an_answer_ends_where_the_context_does(served: Served) -> None:
+    answer = client(served.url).chat.completions.create(**{**ASK, "max_tokens": 100_000})
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 512
     assert served.end() == 0
 
 

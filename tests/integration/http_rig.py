@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,6 +41,7 @@ from tests.waiting import wait_until
 
 MODEL = "scripted"
 N_CTX = 4096
+CHILD = Child("w/1", "w", 1, MODEL, N_CTX, slots=16, fingerprint="fp_scripted")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -178,7 +180,7 @@ class ScriptedWorker:
     def _announce(self) -> None:
         if time.monotonic() - self._announced > HEARTBEAT_S:
             self._announced = time.monotonic()
-            self._registry.announce(Child("w/1", "w", 1, MODEL, N_CTX, slots=16, busy=len(self.held)))
+            self._registry.announce(replace(CHILD, busy=len(self.held)))
 
     def _run_one(self, request_id: str) -> None:
         claim = self._attempts.claim(request_id, "w/1", 3)
