@@ -67,7 +67,7 @@ class Answer:
     def closing(self, end: End) -> list[str]:
         """The last chunks: the finish reason with the timings, then the usage if asked for."""
         extra = {"timings": _timings(end)}
-        chunks = [self._chunk({} if self.is_chat else "", _reason(end), extra)]
+        chunks = [self._chunk({} if self.is_chat else "", end.finish_reason, extra)]
         if self.with_usage:
             chunks.append(_compact({**self._head, "choices": [], "usage": _usage(end)}))
         return chunks
@@ -107,7 +107,7 @@ class Answer:
             raise from_failure(end.error)
         text = "".join(event.text for event in events)
         content = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": _reason(end)}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": end.finish_reason}
         kind = "chat.completion" if self.is_chat else "text_completion"
         return {
             **self._head,
@@ -116,10 +116,6 @@ class Answer:
             "usage": _usage(end),
             "timings": _timings(end),
         }
-
-
-def _reason(end: End) -> str | None:
-    return None if end.finish_reason is None else end.finish_reason.value
 
 
 def _usage(end: End) -> dict[str, Any] | None:

@@ -145,9 +145,10 @@ class ScriptedWorker:
         self.held[request_id] = claim, seq + 1
         return self._append(Append(request_id, claim.number, seq + 1, text, (seq,)))
 
-    def finish(self, request_id: str, num_tokens: int = 1) -> bool:
+    def finish(self, request_id: str, num_tokens: int = 1, end: End | None = None) -> bool:
+        """End a request as ``end`` says; default: an ordinary end after ``num_tokens`` tokens."""
         claim, seq = self.held.pop(request_id)
-        end = End(
+        end = end or End(
             State.SUCCEEDED,
             FinishReason.STOP,
             Usage(5, num_tokens),
