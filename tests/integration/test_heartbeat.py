@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from playwright.sync_api import expect
 
 from service.client import api_client
 from tests.chaos.clients import messages as chaos_messages
 from tests.integration.http_rig import MODEL, Api, ScriptedWorker
 from tests.waiting import wait_until
+from tests.watched import Watched
 from tests.wiretap import Wiretap
 
 pytestmark = pytest.mark.integration
@@ -108,3 +110,15 @@ def test_any_client_through_silences(read: Callable[[str], str], api: Api, worke
         worker.finish(request_id, 3)
         assert asked.result(timeout=30) == "onetwothree"
         assert tap.num_comments() >= 5
+
+
+def test_the_page_through_silences(visit: Callable[..., Watched], api: Api, worker: ScriptedWorker) -> None:
+    with Wiretap(api.url) as tap:
+        known, visited = set(worker.held), visit(tap.url)
+        visited.send("hold")
+        [request_id] = wait_until(lambda: set(worker.held) - known)
+        wait_until(lambda: tap.num_comments() >= 2)
+        worker.say(request_id, "two")
+        worker.finish(request_id, 2)
+        visited.wait_timings()
+        expect(visited.answer.locator(".text")).to_have_text("onetwo")
