@@ -82,6 +82,16 @@ def store_unavailable() -> ApiError:
     )
 
 
+def overloaded() -> ApiError:
+    """This process has more to do at the moment than it has connections to Redis."""
+    return ApiError(
+        429,
+        "overloaded",
+        "This server is busy with too many requests at once; this one was not accepted. Try again soon.",
+        retry_after_s=STORE_RETRY_S,
+    )
+
+
 def store_full() -> ApiError:
     """Redis is at its ``maxmemory``."""
     return ApiError(

@@ -13,6 +13,7 @@ from redis.retry import Retry
 
 from service.admission.catalog import Catalog
 from service.admission.jobs import Jobs
+from service.admission.retry_times import RetryTimes
 from service.admission.waiting_room import WaitingRoom
 from service.settings import ApiSettings
 from service.streaming.subscriber import Subscriber
@@ -22,6 +23,7 @@ from service.telemetry.metrics import LiveGauges, Metrics
 from tasks.queue.submit import RequestQueue
 from tasks.store import last_words
 from tasks.store.connect import COMMAND_TIMEOUT_S, connect
+from tasks.store.drain_rate import DrainRate
 from tasks.store.janitor import Janitor
 from tasks.store.last_words import LastWords
 from tasks.store.registry import Registry
@@ -77,12 +79,14 @@ def build(settings: ApiSettings) -> Runtime:
     waiting_room = WaitingRoom(settings.max_waiters)
     subscriber = Subscriber(redis, on_freed=waiting_room.wake)
     catalog = Catalog(registry, settings.served_name)
+    rate = DrainRate(redis)
+    retry_times = RetryTimes(lambda model: rate.interval_s(model, catalog.slots(model)), settings.api_workers)
     metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
     outcomes, refusals = OutcomeReader(redis, metrics.observe), Refusals(redis)
     keep_house = _Housekeeping(metrics, catalog, store, Janitor(redis), refusals).round
     return Runtime(
         settings=settings,
-        jobs=Jobs(store, queue, subscriber, waiting_room, settings.queue_timeout),
+        jobs=Jobs(store, queue, subscriber, waiting_room, settings.queue_timeout, retry_times),
         catalog=catalog,
         metrics=metrics,
         outcomes=outcomes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tasks.contract.messages import GenerateRequest
+from tasks.contract.messages import End, GenerateRequest, State, Timings, Usage
 from tasks.contract.status import Child
 
 #: A format version that this release doesn't know.
@@ -33,3 +33,33 @@ class WiderChild(Child):
 
     temperature: float = 36.6
     habits: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WiderTimings(Timings):
+    """More figures, of other types, too."""
+
+    draft_n: int = 5
+    layers_ms: tuple[float, ...] = (1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class WiderUsage(Usage):
+    """More counts."""
+
+    reasoning_tokens: int = 3
+
+
+#: A reason to end that this release doesn't know.
+REASON = "tool_calls"
+
+
+@dataclass(frozen=True)
+class WiderEnd(End):
+    """An end with more fields, within it, too, and with another reason."""
+
+    state: State = State.SUCCEEDED
+    finish_reason: str | None = REASON
+    usage: Usage | None = field(default_factory=lambda: WiderUsage(5, 1))
+    timings: Timings | None = field(default_factory=lambda: WiderTimings(prompt_n=5, predicted_n=1))
+    mood: str = "calm"

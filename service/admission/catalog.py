@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from service.errors import ApiError, bad_request
 from tasks.contract.status import Child
@@ -42,12 +44,15 @@ class Catalog:
     def __init__(self, registry: Registry, served_name: str | None) -> None:
         self._registry, self._served_name = registry, served_name
         self._reading = threading.Lock()
+        self._fingerprints: dict[str, str | None] = {}
         self.snapshot = Snapshot()
 
     def refresh(self) -> None:
         """Read the registry. Raises ``redis.RedisError``."""
         models, children = self._registry.models(), tuple(self._registry.children())
         self.snapshot = Snapshot(models, children, time.monotonic())
+        for model in {child.model for child in children}:
+            self._fingerprints[model] = _fingerprint(child for child in children if child.model == model)
 
     @property
     def names(self) -> list[str]:
@@ -89,6 +94,14 @@ class Catalog:
         known = self.snapshot.models.get(model)
         return max(offered, default=None if known is None else known.n_ctx)
 
+    def fingerprint(self, model: str) -> str | None:
+        """What the model's children compute with, in a word; while there is none, that of the last ones."""
+        return self._fingerprints.get(model)
+
+    def slots(self, model: str) -> int:
+        """How many requests of a model can run at once."""
+        return sum(child.slots for child in self.snapshot.children if child.model == model)
+
     def _default(self) -> str:
         if self._served_name is not None:
             return self._served_name
@@ -103,3 +116,11 @@ class Catalog:
         with self._reading:
             if time.monotonic() - self.snapshot.read_at >= interval_s:
                 self.refresh()
+
+
+def _fingerprint(children: Iterable[Child]) -> str | None:
+    """The children's fingerprint, or a new one if they have several; ``None`` if they tell none."""
+    found = sorted({child.fingerprint for child in children} - {""})
+    if len(found) > 1:
+        return f"fp_{blake2b(' '.join(found).encode(), digest_size=8).hexdigest()}"
+    return found[0] if found else None

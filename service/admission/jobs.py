@@ -6,13 +6,15 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from redis.exceptions import RedisError
+from redis.exceptions import MaxConnectionsError, RedisError
 
+from service.admission.gate import BusyError
+from service.admission.retry_times import RetryTimes
 from service.admission.waiting_room import TooManyWaitingError, WaitingRoom
-from service.errors import ApiError, store_unavailable, unknown_request
+from service.errors import ApiError, overloaded, store_unavailable, unknown_request
 from service.intake import idempotency
 from service.streaming.listener import Listener, Mailbox, Source
 from service.streaming.subscriber import Subscriber
@@ -35,9 +37,6 @@ class Queue(Protocol):
         self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
     ) -> Admission:
         """Accept the request or find it by its key; otherwise raise ``QueueFull`` or ``KeyReusedError``."""
-
-    def retry_after_s(self, model: str) -> int:
-        """Seconds until a place is likely free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,7 @@ class Jobs:
         subscriber: delivers their events.
         waiting_room: the requests that wait for a place in the queue.
         queue_timeout_s: seconds that a request may wait in the queue.
+        retry_times: when refused clients may come back.
     """
 
     store: RequestStore
@@ -75,12 +75,14 @@ class Jobs:
     subscriber: Subscriber
     waiting_room: WaitingRoom
     queue_timeout_s: float
+    retry_times: RetryTimes
 
     def submit(self, submission: Submission, *, is_watched: bool = False) -> Admission:
         """Accept a request or find it by its key; wait for a place if the client is willing to.
 
         Raises:
-            ApiError: 429 when the queue is full, 422 when the key was used for another request.
+            ApiError: 429 when the queue is full or this process is busy, 422 when the key was used for
+                another request, 503 when Redis is away.
             ClientGoneError: the client left while it waited.
             redis.RedisError: Redis failed; the request counts as not accepted.
         """
@@ -102,8 +104,12 @@ class Jobs:
             raise self._full(
                 request.model, f"{full.limit} more wait for a place, which is the most allowed"
             ) from None
+        except BusyError:
+            raise self._busy(request.model) from None
         except KeyReusedError:
             raise idempotency.reused() from None
+        except MaxConnectionsError:
+            raise  # the queue was not asked
         except RedisError:
             # The client is told that nothing was accepted, but the message may be in the queue. So cancel it,
             # unless there is a key: then the client finds it when it tries again.
@@ -161,5 +167,10 @@ class Jobs:
             429,
             "queue_full",
             f"The queue is full: {why}. Retry later, or send Prefer: wait=N to wait for a place.",
-            retry_after_s=max(1, self.queue.retry_after_s(model)),
+            retry_after_s=self.retry_times.next_s(model, self.waiting_room.num_waiting),
         )
+
+    def _busy(self, model: str) -> ApiError:
+        if not self.subscriber.is_ready:
+            return store_unavailable()
+        return replace(overloaded(), retry_after_s=self.retry_times.next_s(model))

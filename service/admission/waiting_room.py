@@ -12,13 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
+from service.admission.full_queues import FullQueues
+from service.admission.gate import Gate
 from tasks.queue.errors import QueueFull
 
 #: Seconds between two tries of the first waiting request when no free place is announced.
 FALLBACK_S = 0.5
-#: Seconds for which a full queue counts as still full, unless a free place is announced. Under overload
-#: most requests are refused, and asking the queue each time would cost a round trip.
-FULL_S = 0.1
 
 T = TypeVar("T")
 Check = Callable[[], None]
@@ -33,13 +32,14 @@ class TooManyWaitingError(Exception):
 
 
 class WaitingRoom:
-    """The waiting requests of this process: one line per model, at most ``limit`` requests in all."""
+    """The waiting requests of this process: one line per model, at most ``limit`` requests in all.
 
-    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit, self._clock = limit, clock
+    All requests, waiting or not, ask the queue through ``gate``; ``full`` knows which queues not to ask.
+    """
+
+    def __init__(self, limit: int, full: FullQueues | None = None, gate: Gate | None = None) -> None:
+        self._limit, self._full, self._gate = limit, full or FullQueues(), gate or Gate()
         self._lines: dict[str, deque[threading.Event]] = {}
-        #: For each model, the last ``QueueFull`` and until when it counts (monotonic seconds).
-        self._full: dict[str, tuple[QueueFull, float]] = {}
         self._changing = threading.Lock()
 
     @property
@@ -50,15 +50,15 @@ class WaitingRoom:
 
     def wake(self, model: str) -> None:
         """Let the first request that waits for ``model`` try again."""
+        self._full.forget(model)
         with self._changing:
-            self._full.pop(model, None)
             line = self._lines.get(model)
             if line:
                 line[0].set()
 
     def look_again(self) -> None:
         """Forget which queues were full: a place may just have become free."""
-        self._full.clear()
+        self._full.forget_all()
 
     def enter(
         self, model: str, attempt: Callable[[], T], wait_s: float, check: Check, *, may_exist: bool = False
@@ -72,37 +72,45 @@ class WaitingRoom:
         Raises:
             QueueFull: the queue is still full after that time, or ``wait_s`` is 0 and it was just found full.
             TooManyWaitingError: too many requests already wait in this process.
+            BusyError: so many requests ask at the same time that this one's turn did not come.
         """
         if not self._has_line(model):
-            if wait_s <= 0 and not may_exist:
-                self._refuse_if_full(model)
             try:
-                return attempt()
-            except QueueFull as full:
-                self._full[model] = full, self._clock() + FULL_S
+                return self._ask(model, attempt, even_if_full=may_exist)
+            except QueueFull:
                 if wait_s <= 0:
                     raise
-        return self._stand(model, attempt, wait_s, check)
+        return self._stand(model, attempt, wait_s, check, may_exist=may_exist)
 
-    def _refuse_if_full(self, model: str) -> None:
-        full, until = self._full.get(model, (None, 0.0))
-        if full is not None and self._clock() < until:
-            raise QueueFull(full.waiting, full.cap)
+    def _ask(self, model: str, attempt: Callable[[], T], *, even_if_full: bool) -> T:
+        with self._gate.passed():
+            if not even_if_full:
+                self._full.refuse(model)
+            try:
+                result = attempt()
+            except QueueFull as full:
+                self._full.found(model, full)
+                raise
+            self._full.forget(model)
+            return result
 
     def _has_line(self, model: str) -> bool:
         with self._changing:
             return bool(self._lines.get(model))
 
-    def _stand(self, model: str, attempt: Callable[[], T], wait_s: float, check: Check) -> T:
+    def _stand(
+        self, model: str, attempt: Callable[[], T], wait_s: float, check: Check, *, may_exist: bool
+    ) -> T:
         ticket, deadline = threading.Event(), time.monotonic() + wait_s
         line = self._join(model, ticket)
         try:
             while True:
                 ticket.clear()
                 rest = deadline - time.monotonic()
-                if line[0] is ticket or rest <= 0:
+                is_first = line[0] is ticket
+                if is_first or rest <= 0:
                     try:
-                        return attempt()
+                        return self._ask(model, attempt, even_if_full=is_first or may_exist)
                     except QueueFull:
                         if rest <= 0:
                             raise

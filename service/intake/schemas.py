@@ -30,13 +30,17 @@ MAX_TOKENS = 1_000_000
 #: Maximum number of stop strings; OpenAI allows 4. Each is searched for in every piece of text.
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
+#: Maximum number of messages, and of a message's parts of text; OpenAI allows 2048 messages.
+MAX_MESSAGES, MAX_PARTS = 2048, 2048
 
 
 def _text_of(value: Any) -> Any:
-    """Join OpenAI's list of text parts into one string; pass any other content on unchanged."""
+    """Join OpenAI's list of text parts into one string, a line for each; pass other content on unchanged."""
     if not isinstance(value, list):
         return value
-    return "".join(_text_of_part(index, part) for index, part in enumerate(value))
+    if len(value) > MAX_PARTS:
+        raise PydanticCustomError("too_long", "at most {most} parts are allowed", {"most": MAX_PARTS})
+    return "\n".join(_text_of_part(index, part) for index, part in enumerate(value))
 
 
 def _text_of_part(index: int, part: Any) -> str:
@@ -123,7 +127,10 @@ class GenerateBody(_Body):
     """The fields that both endpoints accept; the sampling defaults are llama.cpp's."""
 
     model: Text | None = Field(None, description="A name from /v1/models; default: the one served.")
-    max_tokens: TokenLimit | None = Field(None, description="Most tokens to generate.")
+    max_tokens: TokenLimit | None = Field(
+        None, description="Most tokens to generate; the end of the model's context ends the answer, too."
+    )
+    max_completion_tokens: TokenLimit | None = Field(None, description="Replaces max_tokens.")
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy.")
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=MAX_TOKENS, description="0 or -1 switches it off.")
@@ -141,9 +148,9 @@ class GenerateBody(_Body):
     )
 
     @property
-    def token_limit(self) -> tuple[str, int | None]:
-        """The limit asked for, after the name of the field that set it."""
-        return "max_tokens", self.max_tokens
+    def token_limit(self) -> int | None:
+        """The limit asked for."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def input(self) -> Mapping[str, Any]:
@@ -154,15 +161,7 @@ class GenerateBody(_Body):
 class ChatBody(GenerateBody):
     """Body of ``POST /v1/chat/completions``."""
 
-    messages: list[Message] = Field(min_length=1, fail_fast=True)
-    max_completion_tokens: TokenLimit | None = Field(None, description="Replaces max_tokens.")
-
-    @property
-    def token_limit(self) -> tuple[str, int | None]:
-        """The limit asked for, after the name of the field that set it."""
-        if self.max_completion_tokens is None:
-            return super().token_limit
-        return "max_completion_tokens", self.max_completion_tokens
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
 
     @property
     def input(self) -> Mapping[str, Any]:
@@ -196,27 +195,23 @@ def validate(kind: type[BodyT], raw: dict[str, Any]) -> BodyT:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A request's limits: the model's context in tokens if known, the default answer length, the timeout."""
+    """A request's limits: the default answer length in tokens, the timeout."""
 
-    n_ctx: int | None = None
     n_predict: int | None = None
     timeout_s: float | None = None
 
     @classmethod
     def none(cls) -> Self:
-        """No known context and no limits."""
+        """No limits."""
         return cls()
 
 
 def to_request(body: GenerateBody, request_id: str, model: str, limits: Limits) -> GenerateRequest:
-    """The typed request. Raises ``ApiError`` 400 when the token limit exceeds the model's context."""
-    name, max_tokens = body.token_limit
-    if max_tokens is not None and limits.n_ctx is not None and max_tokens > limits.n_ctx:
-        raise bad_request(f"{name} is {max_tokens}, but the model's context is {limits.n_ctx} tokens.", name)
+    """The typed request."""
     return GenerateRequest(
         id=request_id,
         model=model,
-        max_tokens=limits.n_predict if max_tokens is None else max_tokens,
+        max_tokens=limits.n_predict if body.token_limit is None else body.token_limit,
         sampling=_sampling(body),
         stop=tuple(body.stop or ()),
         ignore_eos=bool(body.ignore_eos),

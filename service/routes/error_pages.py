@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from flask import Flask, jsonify, request
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import MaxConnectionsError, OutOfMemoryError, RedisError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from service.errors import ApiError, newer_format, store_full, store_unavailable
+from service.errors import ApiError, newer_format, overloaded, store_full, store_unavailable
 from service.telemetry import request_log
 from tasks.contract.versions import UnsupportedVersionError
 
@@ -54,6 +54,9 @@ class _Pages:
         if isinstance(error, OutOfMemoryError):
             log.warning("Redis is at its maxmemory and takes no new requests")
             return self.api_error(store_full())
+        if isinstance(error, MaxConnectionsError):
+            log.warning("%s", error)
+            return self.api_error(overloaded())
         log.warning("Redis can't be reached: %s", error)
         return self.api_error(store_unavailable())
 

@@ -1,4 +1,4 @@
-"""``/healthz``, ``/readyz``, ``/v1/models``."""
+"""``/healthz``, ``/readyz``, ``/health``, ``/v1/models``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ MAX_TOLD = 3
 
 
 def blueprint(runtime: Runtime) -> Blueprint:
-    """The three endpoints."""
+    """The endpoints."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")
     def healthz() -> Response:
         return jsonify(status="ok")
 
+    @routes.get("/health")
+    def health() -> Response:
+        """As llama-server has it: clients ask it whether they can begin."""
+        _check_ready(runtime)
+        return jsonify(status="ok")
+
     @routes.get("/readyz")
     def readyz() -> Response:
-        reason = _unready(runtime)
-        if reason is not None:
-            raise ApiError(503, "not_ready", reason, retry_after_s=1)
+        _check_ready(runtime)
         return jsonify(status="ready", models=sorted({c.model for c in runtime.catalog.snapshot.children}))
 
     @routes.get("/v1/models")
@@ -38,6 +42,11 @@ def blueprint(runtime: Runtime) -> Blueprint:
         return jsonify(_model(runtime, runtime.catalog.resolve(name)))
 
     return routes
+
+
+def _check_ready(runtime: Runtime) -> None:
+    if (reason := _unready(runtime)) is not None:
+        raise ApiError(503, "not_ready", reason, retry_after_s=1)
 
 
 def _unready(runtime: Runtime) -> str | None:

@@ -63,8 +63,7 @@ class Completions:
 
     def _request(self, body: GenerateBody, request_id: str) -> GenerateRequest:
         model = self._runtime.catalog.resolve(body.model)
-        n_ctx = self._runtime.catalog.n_ctx(model)
-        limits = Limits(n_ctx, self._settings.n_predict, self._settings.request_timeout)
+        limits = Limits(self._settings.n_predict, self._settings.request_timeout)
         return to_request(body, request_id, model, limits)
 
     def _respond(self, body: GenerateBody, submission: Submission, prefer: Prefer) -> Response:
@@ -94,13 +93,13 @@ class Completions:
             except ClientGoneError:
                 self._leave(submission, listener)
                 raise
-        return exchange.told(jsonify(_answer(submission, admission).whole(events)), admission)
+        return exchange.told(jsonify(self._answer(submission, admission).whole(events)), admission)
 
     def _stream(self, submission: Submission, *, with_usage: bool) -> Response:
         with ExitStack() as stack:
             admission, listener = stack.enter_context(self._jobs.started(submission))
             request_log.present().follow(listener)
-            answer = replace(_answer(submission, admission), with_usage=with_usage)
+            answer = replace(self._answer(submission, admission), with_usage=with_usage)
             stream = sse.EventStream(answer, listener, submission.check, self._settings.heartbeat)
             stack.callback(self._leave_stream, submission, stream, listener)
             stream.wait_first(self._settings.first_event_timeout)
@@ -118,6 +117,7 @@ class Completions:
         if submission.key is None:
             self._jobs.abandon(listener.request_id)
 
-
-def _answer(submission: Submission, admission: Admission) -> Answer:
-    return Answer.to(replace(submission.request, id=admission.id), admission.created)
+    def _answer(self, submission: Submission, admission: Admission) -> Answer:
+        request = replace(submission.request, id=admission.id)
+        fingerprint = self._runtime.catalog.fingerprint(request.model)
+        return Answer.to(request, admission.created, fingerprint=fingerprint)

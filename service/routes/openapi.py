@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify
 
-from service.routes.openapi_document import document
+from service.routes.description.document import document
 
 
 def blueprint() -> Blueprint:

@@ -31,7 +31,7 @@ def blueprint(runtime: Runtime) -> Blueprint:
         if prefer.wait_s and not record.state.is_final:
             _wait(jobs, request_id, prefer.wait_s)
             record = jobs.fetch(request_id)
-        response = jsonify(_described(jobs, record))
+        response = jsonify(_described(runtime, record))
         if not record.state.is_final:
             response.headers["Retry-After"] = "1"
         return exchange.applied(response, prefer)
@@ -46,18 +46,18 @@ def blueprint(runtime: Runtime) -> Blueprint:
     @routes.delete("/<request_id>")
     def cancel(request_id: str) -> Response:
         jobs.cancel(request_id)
-        return jsonify(_described(jobs, jobs.fetch(request_id)))
+        return jsonify(_described(runtime, jobs.fetch(request_id)))
 
     return routes
 
 
-def _described(jobs: Jobs, record: Record) -> dict[str, Any]:
+def _described(runtime: Runtime, record: Record) -> dict[str, Any]:
     """A request as JSON: its state and, once it is over, the answer or the error."""
     answer: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     if record.state.is_final:
         try:
-            answer = Answer.to(record.request, record.created).whole(jobs.store.read_log(record.id))
+            answer = _answer(runtime, record).whole(runtime.jobs.store.read_log(record.id))
         except ApiError as failed:
             error = failed.body["error"]
         except UnsupportedVersionError as newer:
@@ -72,6 +72,11 @@ def _described(jobs: Jobs, record: Record) -> dict[str, Any]:
         "response": answer,
         "error": error,
     }
+
+
+def _answer(runtime: Runtime, record: Record) -> Answer:
+    fingerprint = runtime.catalog.fingerprint(record.model)
+    return Answer.to(record.request, record.created, with_usage=True, fingerprint=fingerprint)
 
 
 def _wait(jobs: Jobs, request_id: str, wait_s: float) -> None:
@@ -92,7 +97,7 @@ def _follow(runtime: Runtime, record: Record, after: int) -> Response:
     request_log.present().model = record.model
     request_log.present().follow(listener)
     stream = sse.EventStream(
-        Answer.to(record.request, record.created, with_usage=True),
+        _answer(runtime, record),
         listener,
         exchange.client_check(),
         runtime.settings.heartbeat,

@@ -29,6 +29,7 @@ class Answer:
         created: when the request was accepted, in Unix seconds.
         is_chat: whether it is a chat completion rather than a text completion.
         with_usage: whether a stream ends with a chunk that carries the usage.
+        fingerprint: what the model is computed with, if known.
     """
 
     id: str
@@ -36,11 +37,20 @@ class Answer:
     created: int
     is_chat: bool
     with_usage: bool = False
+    fingerprint: str | None = None
 
     @classmethod
-    def to(cls, request: GenerateRequest, created: float, *, with_usage: bool = False) -> Answer:
+    def to(
+        cls,
+        request: GenerateRequest,
+        created: float,
+        *,
+        with_usage: bool = False,
+        fingerprint: str | None = None,
+    ) -> Answer:
         """The answer to ``request``, created at ``created`` (Unix seconds)."""
-        return cls(request.id, request.model, int(created), request.messages is not None, with_usage)
+        is_chat = request.messages is not None
+        return cls(request.id, request.model, int(created), is_chat, with_usage, fingerprint)
 
     # ---- a stream -------------------------------------------------------------------------------
 
@@ -57,7 +67,7 @@ class Answer:
     def closing(self, end: End) -> list[str]:
         """The last chunks: the finish reason with the timings, then the usage if asked for."""
         extra = {"timings": _timings(end)}
-        chunks = [self._chunk({} if self.is_chat else "", _reason(end), extra)]
+        chunks = [self._chunk({} if self.is_chat else "", end.finish_reason, extra)]
         if self.with_usage:
             chunks.append(_compact({**self._head, "choices": [], "usage": _usage(end)}))
         return chunks
@@ -71,7 +81,13 @@ class Answer:
     @cached_property
     def _head(self) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
 
     def _chunk(self, delta: Any, reason: str | None, extra: dict[str, Any] | None = None) -> str:
         name = "delta" if self.is_chat else "text"
@@ -91,7 +107,7 @@ class Answer:
             raise from_failure(end.error)
         text = "".join(event.text for event in events)
         content = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": _reason(end)}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": end.finish_reason}
         kind = "chat.completion" if self.is_chat else "text_completion"
         return {
             **self._head,
@@ -100,10 +116,6 @@ class Answer:
             "usage": _usage(end),
             "timings": _timings(end),
         }
-
-
-def _reason(end: End) -> str | None:
-    return None if end.finish_reason is None else end.finish_reason.value
 
 
 def _usage(end: End) -> dict[str, Any] | None:

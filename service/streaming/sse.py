@@ -17,7 +17,9 @@ from service.streaming.client_gone import CHECK_S, ClientGoneError
 from service.streaming.listener import Listener
 from tasks.contract.messages import End, Event
 
-COMMENT = b": keep-alive\n\n"
+#: Without a blank line: that would end an event, and after an ``id`` line OpenAI's clients would take it for
+#: an event without data, and fail. The comment becomes part of the next event, where every reader drops it.
+COMMENT = b": keep-alive\n"
 DONE = b"data: [DONE]\n\n"
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",

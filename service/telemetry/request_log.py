@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 HEADER = "X-Request-Id"
 #: Paths that probes and dashboards ask for every few seconds, and the page's files; logged at level debug.
-PROBED = ("/healthz", "/readyz", "/metrics", "/v1/status", "/assets/")
+PROBED = ("/health", "/readyz", "/metrics", "/v1/status", "/assets/")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 

@@ -58,7 +58,7 @@ class Priority(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why generation ended, in OpenAI's words; ``CANCELLED`` is ours."""
+    """Why generation ended, in OpenAI's words; ``CANCELLED`` is ours. Later releases may have others."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -192,10 +192,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a request ended. ``error`` is set unless ``state`` is ``SUCCEEDED``."""
+    """How a request ended. ``error`` is set unless ``state`` is ``SUCCEEDED``.
+
+    ``finish_reason`` is a :class:`FinishReason`, or what a later release's worker says: clients are told it
+    as it is.
+    """
 
     state: State
-    finish_reason: FinishReason | None = None
+    finish_reason: str | None = None
     usage: Usage | None = None
     timings: Timings | None = None
     error: Failure | None = None

@@ -27,7 +27,8 @@ class Child:
 
     ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``index`` is the child's number, which a dead
     child's replacement takes over. ``work`` counts what the engines of all children with this number have
-    done. ``kernels`` says which kernels of llama.cpp compute, and with how many threads.
+    done. ``kernels`` says which kernels of llama.cpp compute, and with how many threads. Children with the
+    same ``fingerprint`` compute alike.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Child:
     work: dict[str, int] = field(default_factory=dict)
     index: int = 0
     kernels: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ The rule, for requests, events and registrations alike:
 - A reader drops fields that it doesn't know (:mod:`tasks.contract.tolerant`), and takes defaults for missing
   ones. So a new field with a default does not raise the version.
 - Only a change that an older reader would misread raises the version: a field that it must not drop, another
-  meaning of a field, a new state or finish reason. A writer writes the lowest version that has everything it
-  uses, so that older readers can read as much as possible.
+  meaning of a field, a new state. A new finish reason or error code does not: readers pass them on. A writer
+  writes the lowest version that has everything it uses, so that older readers can read as much as possible.
 - A reader that meets a newer version than it knows leaves the object alone and says so. A worker leaves the
   request in its queue, for a worker that knows the version; an API process doesn't list the child.
 - An object without a version is version 1, and version 1 need not be written.

@@ -35,9 +35,10 @@ class PromptBuilder:
         """
         tokens = self._tokens(request)
         room = self._n_ctx - len(tokens)
-        if room < 1 or (request.max_tokens or 1) > room:
-            raise PromptError(self._too_long(request, len(tokens), room))
-        return tuple(tokens), request.max_tokens or room
+        if room < 1:
+            raise PromptError(self._too_long(request, len(tokens)))
+        # As in llama-server, a limit above the room is no error: the answer ends where the context does.
+        return tuple(tokens), min(request.max_tokens or room, room)
 
     def _tokens(self, request: GenerateRequest) -> list[int]:
         model = self._model
@@ -69,15 +70,12 @@ class PromptBuilder:
             raise PromptError(Failure(ErrorCode.INVALID_PROMPT, message, "messages"))
         return formatter
 
-    def _too_long(self, request: GenerateRequest, num_tokens: int, room: int) -> Failure:
+    def _too_long(self, request: GenerateRequest, num_tokens: int) -> Failure:
         field = "messages" if request.prompt is None else "prompt"
-        if room < 1:
-            message = (
-                f"The prompt has {num_tokens} tokens, but the context holds {self._n_ctx} with the answer."
-            )
-            return Failure(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, field)
+        # OpenAI's words: clients look for them, for example to go on with a model of a larger context.
         message = (
-            f"The context holds {self._n_ctx} tokens; the prompt has {num_tokens}, which leaves {room}, "
-            f"but max_tokens asks for {request.max_tokens}."
+            f"This model's maximum context length is {self._n_ctx} tokens. However, your {field} resulted "
+            f"in {num_tokens} tokens, which leaves no room for an answer. "
+            f"Please reduce the length of the {field}."
         )
-        return Failure(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, "max_tokens")
+        return Failure(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, field)

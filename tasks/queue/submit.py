@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, cast
 
 from tasks.contract import redis_names
@@ -18,10 +16,6 @@ from tasks.store.requests import RequestStore, script_source
 
 #: Which of a queue's lists a request goes to, counted from 1 as in Lua.
 _LIST_OF = {Priority.INTERACTIVE: 1, Priority.BATCH: 4}
-#: Most seconds that a refused client is told to wait.
-MAX_RETRY_AFTER_S = 300
-#: Seconds for which a measured drain rate is used.
-INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +60,6 @@ class RequestQueue:
     ) -> None:
         self._store, self._cap, self._add_headers = store, cap, add_headers
         self._submit = store.redis.register_script(script_source("submit"))
-        #: Seconds between claims of each model, and until when this figure is used (monotonic seconds).
-        self._intervals: dict[str, tuple[float, float]] = {}
 
     def submit(
         self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
@@ -104,14 +96,6 @@ class RequestQueue:
             for name in _lists(model):
                 pipe.llen(name)
             return sum(cast("list[int]", pipe.execute()))
-
-    def retry_after_s(self, model: str) -> int:
-        """Whole seconds until a place is likely to be free, at least 1; measured once a second at most."""
-        interval, until = self._intervals.get(model, (1.0, 0.0))
-        if (now := monotonic()) >= until:
-            interval = self._store.claim_interval_s(model) or 1.0
-            self._intervals[model] = interval, now + INTERVAL_S
-        return max(1, min(MAX_RETRY_AFTER_S, math.ceil(interval)))
 
     def _admission(self, reply: Any) -> Admission:
         match reply:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from redis import BlockingConnectionPool, Redis
+from redis import Redis
 from redis.sentinel import Sentinel
+
+from tasks.store.pool import Pool
 
 #: Seconds to wait for Redis's answer to a command, and for a connection to it.
 COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S = 3.0, 2.0
@@ -52,7 +54,7 @@ def connect(redis_url: str, max_connections: int = 32, free_timeout_s: float = 2
     if _scheme(redis_url) == "sentinel":
         return _SentinelPlace.parse(redis_url).connect(**options)
     bounds = {"max_connections": max_connections, "timeout": free_timeout_s}
-    pool = BlockingConnectionPool.from_url(redis_url, **bounds, **options)
+    pool = Pool.from_url(redis_url, **bounds, **options)
     return Redis(connection_pool=pool)
 
 

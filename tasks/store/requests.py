@@ -116,17 +116,6 @@ class RequestStore:
         found = cast("dict[bytes, bytes]", self.redis.hgetall(redis_names.REQUEUED))
         return {reason.decode(): int(number) for reason, number in found.items()}
 
-    def claim_interval_s(self, model: str) -> float | None:
-        """Mean seconds between a model's latest claims, the queue's drain time per place, or ``None``.
-
-        The time since the latest claim counts, too, so that a stalled queue shows.
-        """
-        times = [float(t) for t in cast("list[bytes]", self.redis.lrange(redis_names.claims(model), 0, -1))]
-        if not times:
-            return None
-        seconds, micros = self.redis.time()
-        return max(0.0, seconds + micros / 1e6 - times[-1]) / len(times)
-
     def deaths(self, request_id: str) -> float:
         """How often in a row a request's child died while the request got no further.
 

@@ -76,7 +76,7 @@ REFUSED = Metric("inference_requests_refused_total", "Requests that were not acc
 
 #: The most common reasons, shown even at 0; the others are codes of HTTP errors.
 REFUSAL_REASONS = (
-    *("queue_full", "store_unavailable", "store_full", "shutting_down", "invalid_value"),
+    *("queue_full", "overloaded", "store_unavailable", "store_full", "shutting_down", "invalid_value"),
     "too_many_connections",
 )
 

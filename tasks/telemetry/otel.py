@@ -116,7 +116,7 @@ def describe_end(span: trace.Span, end: End) -> None:
         span.set_attribute("gen_ai.usage.input_tokens", end.usage.prompt_tokens)
         span.set_attribute("gen_ai.usage.output_tokens", end.usage.completion_tokens)
     if end.finish_reason is not None:
-        span.set_attribute("gen_ai.response.finish_reasons", [end.finish_reason.value])
+        span.set_attribute("gen_ai.response.finish_reasons", [str(end.finish_reason)])
     if end.error is not None:
         span.set_attribute("error.type", end.error.code.value)
         span.set_status(Status(StatusCode.ERROR))

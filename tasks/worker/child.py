@@ -24,6 +24,7 @@ from tasks.engine.costs.known import known_costs
 from tasks.engine.costs.shared_note import SharedNote
 from tasks.engine.costs.threads import Threads
 from tasks.engine.llama.context import Context
+from tasks.engine.llama.fingerprint import fingerprint
 from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.prompt import PromptBuilder, PromptError
@@ -261,13 +262,15 @@ class WorkerChild:
 
 def _card(settings: WorkerSettings, model: Model, share: Share) -> Child:
     """What the child registers about itself."""
+    n_ctx = min(settings.n_ctx, model.n_ctx_train or settings.n_ctx)
     return Child(
         id=f"{share.worker}/{os.getpid()}",
         worker=share.worker,
         pid=os.getpid(),
         model=settings.served_name or "",
-        n_ctx=min(settings.n_ctx, model.n_ctx_train or settings.n_ctx),
+        n_ctx=n_ctx,
         slots=share.slots,
         index=share.index,
         kernels=str(model.kernels),
+        fingerprint=fingerprint(model, n_ctx),
     )

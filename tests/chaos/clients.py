@@ -152,7 +152,7 @@ class Streamer(Client):
         return connection.getresponse()
 
     def _read(self, response: http.client.HTTPResponse) -> None:
-        for number, data in _messages(response):
+        for number, data in messages(response):
             if data == "[DONE]":
                 self.receipt.is_done = True
                 return
@@ -181,7 +181,7 @@ class Streamer(Client):
             receipt.finish_reason = choice["finish_reason"] or receipt.finish_reason
 
 
-def _messages(response: http.client.HTTPResponse) -> Iterator[tuple[int, str]]:
+def messages(response: http.client.HTTPResponse) -> Iterator[tuple[int, str]]:
     """Number and data of each message of a stream; an error message has no number and gets 0."""
     number = 0
     while line := response.readline():

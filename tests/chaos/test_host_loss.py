@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,9 @@ from tests.chaos.load import Mix, answers, at_once, busy, chat
 from tests.chaos.process import Process
 from tests.chaos.timing import resumed_after, summary
 from tests.chaos.verdict import Judge, settled
+from tests.official import Reader, client
 from tests.waiting import wait_until
+from tests.wiretap import Wiretap
 
 Tell = Callable[[str], None]
 
@@ -40,6 +44,29 @@ def test_a_lost_hosts_requests_run_elsewhere(
         judge.receipt(receipt)
     settled(cluster, judge)
     tell(f"{len(receipts)} requests; lease {cluster.sizes.lease} s; loss to next claim: {summary(waits)}")
+
+
+@forms("num_losses", 1, "CHAOS_LOSSES", 20)
+def test_the_official_client_through_a_lost_host(num_losses: int, cluster: Cluster, tell: Tell) -> None:
+    """The silence is longer than the lease, and the lease longer than the heartbeat."""
+    url, comments = cluster.urls()[0], 0
+    body: dict[str, Any] = chat("health", 200, temperature=0, model=cluster.model_name)
+    body["extra_body"] = {"ignore_eos": body.pop("ignore_eos")}
+    expected = client(url).chat.completions.create(**body).choices[0].message.content
+    for _ in range(num_losses):
+        with Wiretap(url) as tap, ThreadPoolExecutor(4) as pool:
+            readers = [Reader(tap.url, body) for _ in range(4)]
+            texts = [pool.submit(reader.read) for reader in readers]
+            for reader in readers:
+                reader.wait_text()
+            lost, _ = _one_at_work(cluster, cluster.workers.values())
+            lost.kill()
+            assert {text.result(timeout=90) for text in texts} == {expected}
+            comments += tap.num_comments()
+            lost.start()
+            wait_until(cluster.is_ready, timeout=60)
+    assert comments
+    tell(f"{comments} comments in {num_losses} losses")
 
 
 @forms("num_pauses", 1, "CHAOS_PAUSES", 5)

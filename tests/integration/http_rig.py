@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,6 +41,7 @@ from tests.waiting import wait_until
 
 MODEL = "scripted"
 N_CTX = 4096
+CHILD = Child("w/1", "w", 1, MODEL, N_CTX, slots=16, fingerprint="fp_scripted")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -121,7 +123,7 @@ class ScriptedWorker:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        self._registry.add_model(ServedModel(MODEL, N_CTX, 1))
+        self.introduce()
         self._thread.start()
 
     def stop(self) -> None:
@@ -139,6 +141,11 @@ class ScriptedWorker:
         finally:
             self.is_paused = False
 
+    def introduce(self) -> None:
+        """Make the model and the child known, as on an empty store."""
+        self._registry.add_model(ServedModel(MODEL, N_CTX, 1))
+        self._announced = float("-inf")
+
     @property
     def num_waiting(self) -> int:
         names = [queue_name(MODEL) + suffix for suffix in PRIORITY_LISTS]
@@ -149,9 +156,10 @@ class ScriptedWorker:
         self.held[request_id] = claim, seq + 1
         return self._append(Append(request_id, claim.number, seq + 1, text, (seq,)))
 
-    def finish(self, request_id: str, num_tokens: int = 1) -> bool:
+    def finish(self, request_id: str, num_tokens: int = 1, end: End | None = None) -> bool:
+        """End a request as ``end`` says; default: an ordinary end after ``num_tokens`` tokens."""
         claim, seq = self.held.pop(request_id)
-        end = End(
+        end = end or End(
             State.SUCCEEDED,
             FinishReason.STOP,
             Usage(5, num_tokens),
@@ -184,7 +192,7 @@ class ScriptedWorker:
     def _announce(self) -> None:
         if time.monotonic() - self._announced > HEARTBEAT_S:
             self._announced = time.monotonic()
-            self._registry.announce(Child("w/1", "w", 1, MODEL, N_CTX, slots=16, busy=len(self.held)))
+            self._registry.announce(replace(CHILD, busy=len(self.held)))
 
     def _run_one(self, request_id: str) -> None:
         claim = self._attempts.claim(request_id, "w/1", 3)

@@ -13,7 +13,6 @@ from tasks.queue.errors import QueueFull
 from tasks.queue.submit import RequestQueue
 from tasks.store.connect import connect
 from tasks.store.requests import RequestStore
-from tasks.worker.attempt_store import AttemptStore
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
@@ -80,13 +79,6 @@ def test_refusals_keep_their_connection(queue: RequestQueue, redis: Redis) -> No
 
 def num_connections(redis: Redis) -> int:
     return cast("dict[str, int]", redis.info("stats"))["total_connections_received"]
-
-
-def test_retry_after_is_at_least_a_second(queue: RequestQueue, store: RequestStore) -> None:
-    assert queue.retry_after_s("m") == 1
-    submit(queue, "r0")
-    AttemptStore(store.redis).claim("r0", "child", 3)
-    assert queue.retry_after_s("m") == 1
 
 
 def test_redis_that_is_away_is_an_error(store: RequestStore) -> None:

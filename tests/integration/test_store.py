@@ -218,14 +218,10 @@ def test_claim_of_a_lost_run_never_expires(store: RequestStore, redis: Redis) ->
     assert claimed(store).number == 2
 
 
-def test_claims_tell_how_fast_the_queue_drains(store: RequestStore, redis: Redis) -> None:
-    assert store.claim_interval_s(MODEL) is None
+def test_only_the_latest_claims_are_kept(store: RequestStore, redis: Redis) -> None:
     for n in range(40):
         running(store, f"r{n}")
     assert redis.llen(redis_names.claims(MODEL)) == 32
-    interval = store.claim_interval_s(MODEL)
-    assert interval is not None
-    assert 0 < interval < 60
 
 
 def test_claim_announces_the_free_place(store: RequestStore, redis: Redis) -> None:

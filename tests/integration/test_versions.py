@@ -25,7 +25,8 @@ from tests.event_json import event_json
 from tests.integration.http_rig import MODEL, Api, ScriptedWorker
 from tests.integration.life import MAX_ATTEMPTS, Life
 from tests.integration.rig import QUEUE, worker
-from tests.newer import NEWER, NewerRequest, WiderChild, WiderRequest
+from tests.newer import NEWER, REASON, NewerRequest, WiderChild, WiderEnd, WiderRequest
+from tests.official import client as official_client
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -288,6 +289,58 @@ def test_answer_with_an_event_of_a_newer_format_is_503(
     answer = asked.result(timeout=30)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unsupported_version")
     assert "Retry-After" in answer.headers
+
+
+def test_end_with_a_new_reason_and_more_fields_is_seen_by_all(
+    valkey_url: str, api: Api, scripted: ScriptedWorker
+) -> None:
+    """A stream, a whole answer, a poll, a replay, the status, the metrics: none of them fails."""
+    others = set(scripted.held)
+    ways = (api.later(read_official, api.url), api.later(api.complete, "hold"))
+    polled = api.submit("hold")
+    wait_until(lambda: len(set(scripted.held) - others) == 3)
+    known = set(scripted.held) - others
+    for request_id in known:
+        assert scripted.finish(request_id, end=WiderEnd())
+    reasons, whole = (each.result(timeout=30) for each in ways)
+    assert reasons[-1] == REASON
+    answer = api.http.get(f"/v1/requests/{polled}", headers={"Prefer": "wait=30"}).json()
+    for body in (whole.json(), answer["response"]):
+        assert body["choices"][0]["finish_reason"] == REASON
+        assert (body["usage"]["completion_tokens"], body["timings"]["prompt_n"]) == (1, 5)
+    replay = api.http.get(f"/v1/requests/{polled}/events").text
+    assert f'"finish_reason":"{REASON}"' in replay
+    assert replay.endswith("data: [DONE]\n\n")
+    status = api.http.get("/v1/status").json()
+    assert known <= {each["id"] for each in status["recent"] if each["state"] == "succeeded"}
+    assert (api.status("/readyz"), api.status("/metrics")) == (200, 200)
+    with Redis.from_url(valkey_url) as client:
+        wait_until(lambda: not client.exists(redis_names.OUTCOMES))
+
+
+def read_official(url: str) -> list[str | None]:
+    """The reasons to end in the chunks of a stream, as OpenAI's client reads them."""
+    messages: Any = [{"role": "user", "content": "hold"}]
+    chunks = official_client(url).chat.completions.create(model=MODEL, messages=messages, stream=True)
+    return [choice.finish_reason for chunk in chunks for choice in chunk.choices]
+
+
+def test_child_with_more_fields_is_seen_by_all(valkey_url: str, api: Api) -> None:
+    with Redis.from_url(valkey_url) as client:
+        Registry(client).announce(WiderChild("wider/1", "wider", 1, MODEL, 512, 4))
+        wait_until(lambda: 'worker="wider"' in api.http.get("/metrics").text)
+        status = api.http.get("/v1/status").json()
+        assert "wider/1" in {each["id"] for each in status["children"]}
+        assert {api.status(path) for path in ("/readyz", "/v1/models", "/metrics")} == {200}
+        Registry(client).withdraw("wider/1")
+
+
+def test_request_with_more_fields_is_answered(valkey_url: str, api: Api) -> None:
+    with Redis.from_url(valkey_url) as client:
+        wider = WiderRequest("wider", MODEL, prompt="a b c")
+        RequestQueue(RequestStore(client), 10).submit(wider, "", 60.0)
+    told = api.http.get("/v1/requests/wider", headers={"Prefer": "wait=30"}).json()
+    assert told["response"]["choices"][0]["text"] == "abc"
 
 
 def test_newer_request_is_polled_and_cancelled(valkey_url: str, api: Api, scripted: ScriptedWorker) -> None:

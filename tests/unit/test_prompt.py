@@ -73,3 +73,20 @@ def test_a_template_renders_the_messages():
     tokens, room = builder("{% for m in messages %}{{ m.content }};{% endfor %}").build(CHAT)
     assert "".join(map(chr, tokens)) == "Hi;again;"
     assert room == 64 - len(tokens)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 60), (1, 1), (60, 60), (61, 60), (10**6, 60)])
+def test_more_tokens_than_there_is_room_for_are_as_many_as_there_are(asked, given):
+    request = GenerateRequest("1", "m", prompt="four", max_tokens=asked)
+    assert builder(None).build(request)[1] == given
+
+
+@pytest.mark.parametrize("num", [64, 65, 500])
+@pytest.mark.parametrize("asked", [None, 5])
+def test_a_prompt_without_room_for_an_answer_is_refused_in_openais_words(num, asked):
+    with pytest.raises(PromptError) as refused:
+        builder(None).build(GenerateRequest("1", "m", prompt="x" * num, max_tokens=asked))
+    failure = refused.value.failure
+    assert (failure.code, failure.param) == (ErrorCode.CONTEXT_LENGTH_EXCEEDED, "prompt")
+    assert "This model's maximum context length is 64 tokens." in failure.message
+    assert f"{num} tokens" in failure.message

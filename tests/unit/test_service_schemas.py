@@ -12,13 +12,23 @@ from hypothesis import strategies as st
 
 from service.errors import ApiError
 from service.intake.json_body import parse_object
-from service.intake.schemas import MAX_STOPS, ChatBody, CompletionBody, Limits, to_request, validate
+from service.intake.schemas import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_STOPS,
+    ChatBody,
+    CompletionBody,
+    Limits,
+    to_request,
+    validate,
+)
 from tasks.contract.messages import ChatMessage, GenerateRequest, Priority, Sampling
 
 pytestmark = pytest.mark.unit
 
 T = TypeVar("T")
 
+TEXT_PART = {"type": "text", "text": "x"}
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 FIELDS = [*ChatBody.model_fields, *CompletionBody.model_fields, "n", "tools", "logprobs", "role", "content"]
 
@@ -32,7 +42,7 @@ bodies = st.dictionaries(st.sampled_from(FIELDS) | st.text(), values)
 
 
 def chat(**fields: Any) -> GenerateRequest:
-    return to_request(validate(ChatBody, {**HI, **fields}), "id", "m", Limits(n_ctx=4096))
+    return to_request(validate(ChatBody, {**HI, **fields}), "id", "m", Limits())
 
 
 def outcome(step: Callable[[], T]) -> T | ApiError:
@@ -45,7 +55,7 @@ def outcome(step: Callable[[], T]) -> T | ApiError:
 
 def refused(kind: type[ChatBody] | type[CompletionBody], body: dict[str, Any]) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        to_request(validate(kind, body), "id", "m", Limits(n_ctx=4096))
+        to_request(validate(kind, body), "id", "m", Limits())
     assert caught.value.status == 400
     return caught.value
 
@@ -175,6 +185,8 @@ def test_content_type(content_type: str | None, is_fine: bool) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1)}, "messages"),
+        ({"messages": [{"role": "user", "content": [TEXT_PART] * (MAX_PARTS + 1)}]}, "messages[0].content"),
         ({"messages": [7]}, "messages[0]"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
@@ -189,12 +201,11 @@ def test_content_type(content_type: str | None, is_fine: bool) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 10**9}, "max_tokens"),
-        ({"max_tokens": 4097}, "max_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
         ({"max_tokens": 5.5}, "max_tokens"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
-        ({"max_completion_tokens": 4097}, "max_completion_tokens"),
+        ({"max_completion_tokens": 10**7}, "max_completion_tokens"),
         ({"temperature": float("nan")}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
@@ -278,11 +289,23 @@ def test_all_fields_arrive() -> None:
 def test_messages_of_parts_and_developers() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     request = chat(messages=[{"role": "developer", "content": "be"}, {"role": "user", "content": parts}])
-    assert request.messages == (ChatMessage("system", "be"), ChatMessage("user", "ab"))
+    assert request.messages == (ChatMessage("system", "be"), ChatMessage("user", "a\nb"))
 
 
-def test_the_newer_limit_wins() -> None:
-    assert chat(max_tokens=5, max_completion_tokens=7).max_tokens == 7
+@pytest.mark.parametrize(("kind", "body"), [(ChatBody, HI), (CompletionBody, {"prompt": "x"})])
+def test_the_newer_limit_wins(kind: type[ChatBody] | type[CompletionBody], body: dict[str, Any]) -> None:
+    asked = {**body, "max_tokens": 5, "max_completion_tokens": 7}
+    assert to_request(validate(kind, asked), "id", "m", Limits()).max_tokens == 7
+
+
+def test_as_many_messages_and_parts_as_documented() -> None:
+    part = {"role": "user", "content": [TEXT_PART] * MAX_PARTS}
+    request = chat(messages=[part] + HI["messages"] * (MAX_MESSAGES - 1))
+    assert len(request.messages or ()) == MAX_MESSAGES
+
+
+def test_a_limit_above_any_context_is_left_to_the_worker() -> None:
+    assert chat(max_tokens=900_000).max_tokens == 900_000
 
 
 def test_the_settings_limit_counts_when_the_request_has_none() -> None:

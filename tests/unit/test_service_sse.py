@@ -6,6 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai._streaming import SSEDecoder
 
 from service.errors import ApiError, from_failure
 from service.streaming import sse
@@ -32,6 +35,7 @@ CHAT = GenerateRequest(id="chatcmpl-1", model="m", messages=(ChatMessage("user",
 TEXT = GenerateRequest(id="cmpl-1", model="m", prompt="hi")
 DONE = End(State.SUCCEEDED, FinishReason.STOP, Usage(5, 2), Timings(cache_n=3, predicted_n=2))
 FAILED = End(State.FAILED, error=Failure(ErrorCode.CONTEXT_LENGTH_EXCEEDED, "too long", "messages"))
+FINISH = {"state": "succeeded", "finish_reason": "stop"}
 EVENTS = [Event(1, "Hé"), Event(2, ""), Event(3, "\n\u2028x"), Event(4, "", (), DONE)]
 
 
@@ -154,3 +158,34 @@ def test_every_failure_has_a_status(code: ErrorCode) -> None:
     error = from_failure(Failure(code, "text", "prompt"))
     assert 400 <= error.status < 600
     assert error.body["error"]["code"] == code.value
+
+
+def official_events(data: bytes) -> list[Any]:
+    """What OpenAI's client makes of a stream; to it, each blank line after an id ends an event."""
+    decoder = SSEDecoder()
+    return [each for line in data.decode("ascii").splitlines() if (each := decoder.decode(line))]
+
+
+@given(st.lists(st.sampled_from([*EVENTS[:-1], None]), max_size=12), st.booleans(), st.booleans())
+def test_blank_lines_only_end_events(said: list[Event | None], is_chat: bool, is_failure: bool) -> None:
+    box, seq = Mailbox(), 0
+    body = sse.EventStream(
+        Answer.to(CHAT if is_chat else TEXT, 7), Listener(Source(box, FakeLog(), "c"), "id"), lambda: None, 0
+    )
+    parts, found = iter(body), b""
+    for event in (*said, EVENTS[-1]):
+        if event is None:
+            box.tick()
+        else:
+            seq += 1
+            end = (
+                {"state": "failed", "error": {"code": "cancelled", "message": "m"}} if is_failure else FINISH
+            )
+            box.put({"s": seq, "t": event.text, "k": []} | ({"end": end} if event.end else {}))
+        found += next(parts, b"")
+    found += b"".join(parts)
+    assert found.endswith(b"\n\n")
+    blocks = found.decode("ascii").removesuffix("\n\n").split("\n\n")
+    events = official_events(found)
+    assert len(events) == len(blocks)
+    assert all(event.data == "[DONE]" or json.loads(event.data) for event in events)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from service.admission.waiting_room import FULL_S, TooManyWaitingError, WaitingRoom
+from service.admission.full_queues import FULL_S, FullQueues
+from service.admission.waiting_room import TooManyWaitingError, WaitingRoom
 from service.errors import ApiError
 from service.streaming.client_gone import ClientGoneError
 from service.streaming.listener import PATIENCE_S, Listener, Mailbox, Source
@@ -224,7 +225,7 @@ def test_without_waiting_a_full_queue_refuses_at_once() -> None:
 
 def test_a_queue_found_full_is_asked_again_when_a_place_may_be_free() -> None:
     queue, now = FakeQueue(), 0.0
-    room = WaitingRoom(4, clock=lambda: now)
+    room = WaitingRoom(4, FullQueues(lambda: now))
 
     def is_asked(**options: Any) -> bool:
         queue.free, queue.entered = 1, []
@@ -251,6 +252,10 @@ def test_a_queue_found_full_is_asked_again_when_a_place_may_be_free() -> None:
     find_full()
     now = FULL_S
     assert is_asked()
+    find_full()
+    now += FULL_S
+    with pytest.raises(QueueFull):  # while one request asks, the others are refused
+        room.enter("m", lambda: None if is_asked() else queue.attempt("a"), 0, lambda: None)
 
 
 def test_waiters_enter_in_the_order_they_came() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.engine.errors import ModelError
+from tasks.engine.llama.fingerprint import file_digest
 from tasks.engine.llama.kernel_sets import KernelSet
 from tasks.engine.llama.library import llama_cpp as ll
 from tasks.engine.llama.library import load_best, load_kernels
@@ -52,6 +53,8 @@ class Model:
         if handle is None:
             raise ModelError(_load_failure(path))
         self.path = path
+        #: Of the file that was loaded; another one may take its place.
+        self.file_digest = file_digest(path)
         self.kernels = kernels
         self.handle = handle
         self.vocab = ll.llama_model_get_vocab(handle)

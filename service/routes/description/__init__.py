@@ -1,0 +1,1 @@
+"""Describes the API: what each route takes and answers."""
