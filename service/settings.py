@@ -34,6 +34,11 @@ class ApiSettings(BrokerSettings):
         "A variable or the settings file keeps them out of the list of processes.",
     )
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Largest request body in bytes.")
+    result_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="Bytes of finished requests that are kept; beyond it the oldest go before --result-ttl.",
+    )
     max_wait: float = Field(
         default=120.0, ge=0, description="Longest wait in seconds that a client gets with Prefer: wait=N."
     )

@@ -28,15 +28,16 @@ FULL = 0.8
 _TRIES = 5
 
 
-def look_at_embedded() -> Finding:
-    """Check the Valkey that ``serve`` starts if the settings name no server."""
+def look_at_embedded(queue_memory: int = 0) -> Finding:
+    """Check the Valkey that ``serve`` starts if the settings name no server; it may take so many MiB."""
     try:
         command = [str(valkey.binary()), "--version"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (ServiceError, OSError, subprocess.CalledProcessError) as error:
         return Finding("queue", Level.PROBLEM, f"No Valkey can be embedded: {error}", "Pass --redis-url.")
     version = re.search(r"v=(\S+)", told)
-    return Finding("queue", Level.OK, f"embedded Valkey {version[1] if version else ''}, append-only file on")
+    told = f"embedded Valkey {version[1] if version else ''}, append-only file on, "
+    return Finding("queue", Level.OK, told + f"{mib(valkey.memory_limit(queue_memory))} of memory at most")
 
 
 def look_at_store(url: str) -> Iterator[Finding]:

@@ -29,13 +29,15 @@ local function log_of(id) return P .. 'log:' .. id end
 
 -- Append one event to the log, number it, and return it as JSON.
 -- body: the event's JSON without braces and number; end_json: '' unless it is the last event; tokens: number
--- generated so far.
-local function log_event(id, seq, body, end_json, tokens)
+-- generated so far; bytes: what the log takes so far, as the record has it.
+local ENTRY_BYTES = 16
+local function log_event(id, seq, body, end_json, tokens, bytes)
   local event = '{"s":' .. seq .. ',' .. body
   if end_json ~= '' then event = event .. ',"end":' .. end_json end
   event = event .. '}'
   redis.call('XADD', log_of(id), seq .. '-0', 'e', event)
-  redis.call('HSET', record_of(id), 'seq', seq, 'tokens', tokens)
+  redis.call('HSET', record_of(id), 'seq', seq, 'tokens', tokens,
+    'bytes', (tonumber(bytes) or 0) + #event + ENTRY_BYTES)
   return event
 end
 
@@ -90,13 +92,25 @@ local function remember(id, r, state, end_json, t)
   redis.call('LTRIM', P .. 'recent', 0, 99)
 end
 
+-- Of a finished request's record keep only what an answer needs, and note what its record and log take.
+-- outline: the request without its texts; nil if the last release accepted it.
+local RECORD_BYTES = 6000
+local function slim(id, outline, bytes)
+  local key = record_of(id)
+  if outline then redis.call('HSET', key, 'request', outline) end
+  redis.call('HDEL', key, 'message', 'list', 'tag', 'outline')
+  local size = RECORD_BYTES + redis.call('HSTRLEN', key, 'request') + (tonumber(bytes) or 0)
+  redis.call('RPUSH', P .. 'results', id .. ' ' .. size)
+  redis.call('INCRBY', P .. 'results_bytes', size)
+end
+
 -- Note that a request is finished: set its state and time to live, update the indexes, push the outcome for
 -- the metrics.
 local function settle(id, state, end_json, itl_json, ttl)
   local key, t = record_of(id), now()
-  local r = redis.call('HMGET', key, 'created', 'model', 'name', 'child')
+  local r = redis.call('HMGET', key, 'created', 'model', 'name', 'child', 'outline', 'bytes')
   redis.call('HSET', key, 'state', state, 'finished', string.format('%.6f', t))
-  redis.call('HDEL', key, 'message', 'list', 'tag')
+  slim(id, r[5], r[6])
   redis.call('EXPIRE', key, ttl)
   redis.call('EXPIRE', log_of(id), ttl)
   redis.call('ZREM', P .. 'running', id)
@@ -115,7 +129,8 @@ end
 -- End a request from outside its worker, with an error.
 local function finish(id, state, reason, code, message, ttl)
   local key = record_of(id)
-  local r = redis.call('HMGET', key, 'seq', 'watch', 'tokens', 'prompt_tokens', 'created', 'claimed', 'attempt', 'first')
+  local r = redis.call('HMGET', key, 'seq', 'watch', 'tokens', 'prompt_tokens', 'created', 'claimed', 'attempt', 'first',
+    'bytes')
   local waited = ((tonumber(r[6]) or now()) - tonumber(r[5])) * 1000
   local tail = {
     state = state,
@@ -131,7 +146,8 @@ local function finish(id, state, reason, code, message, ttl)
   }
   local end_json = cjson.encode(tail)
   local posts = {}
-  collect(posts, r[2], id, log_event(id, (tonumber(r[1]) or 0) + 1, '"t":"","k":[]', end_json, tonumber(r[3]) or 0))
+  local seq, tokens = (tonumber(r[1]) or 0) + 1, tonumber(r[3]) or 0
+  collect(posts, r[2], id, log_event(id, seq, '"t":"","k":[]', end_json, tokens, r[9]))
   publish(posts)
   settle(id, state, end_json, '', ttl)
 end
