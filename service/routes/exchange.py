@@ -11,7 +11,7 @@ from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from service.errors import ApiError
-from service.intake import idempotency
+from service.intake import api_keys, idempotency
 from service.intake.json_body import parse_object
 from service.intake.prefer import Prefer
 from service.streaming.client_gone import checker
@@ -39,6 +39,11 @@ def _data(timeout_s: float) -> bytes:
             return request.get_data(cache=False)
     except TimeoutError:  # the socket's own timeout, for one read
         raise too_slow from None
+
+
+def owner() -> str:
+    """Whose request this is; empty if no keys are needed here."""
+    return api_keys.present_owner()
 
 
 def preferences(max_wait_s: float) -> Prefer:

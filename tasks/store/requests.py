@@ -104,12 +104,13 @@ class RequestStore:
         request_id: str,
         code: ErrorCode = ErrorCode.CANCELLED,
         message: str = "The request was cancelled.",
+        viewer: str = "",
     ) -> State | None:
-        """End a request that isn't over; return the state it was in, or ``None`` if unknown.
+        """End a request that isn't over; return the state it was in, or ``None`` if unknown to ``viewer``.
 
         A waiting request's place is free at once, a running request's slot within a step.
         """
-        state = cast("bytes | None", self._cancel(args=[request_id, code.value, message, self._ttl]))
+        state = cast("bytes | None", self._cancel(args=[request_id, code.value, message, self._ttl, viewer]))
         return None if state is None else State(state.decode())
 
     def expire_due(self) -> int:

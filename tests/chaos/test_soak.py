@@ -38,6 +38,8 @@ LASTING = (
     "inference:requeued",
     "inference:totals",
     "inference:recent",
+    "inference:results",
+    "inference:results_bytes",
     "inference:bell:",
     "inference:claims:",
     "_kombu.binding",
