@@ -142,12 +142,11 @@ class GenerateRequest:
 
     @property
     def outline(self) -> Self:
-        """The request without its texts: what an answer needs once the request is over."""
+        """The request without its prompt: what is kept of it once it is over."""
         return replace(
             self,
             prompt=None if self.prompt is None else "",
             messages=None if self.messages is None else (),
-            stop=(),
         )
 
     def to_json(self) -> str:

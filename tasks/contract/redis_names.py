@@ -29,6 +29,8 @@ REQUEUED = PREFIX + "requeued"
 TOTALS = PREFIX + "totals"
 #: The latest finished requests, newest first, without their texts (list).
 RECENT = PREFIX + "recent"
+#: Redis's time when a script last looked, at most some seconds old while the service lives (string).
+CLOCK = PREFIX + "clock"
 #: Live children by the time their registration ends (sorted set).
 CHILDREN = PREFIX + "children"
 #: Name → description of every model that a worker has served (hash).

@@ -28,7 +28,7 @@ FORGET_BATCH = 1000
 class Record:
     """A request's record, without its log; times are Redis's clock in Unix seconds.
 
-    ``raw`` is the request as JSON in the format ``version``; without its texts once the request is over.
+    ``raw`` is the request as JSON in the format ``version``; without its prompt once the request is over.
     ``owner`` is a digest of the API key that it came with; empty: everybody's.
     """
 

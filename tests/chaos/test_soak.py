@@ -39,7 +39,7 @@ LASTING = (
     "inference:totals",
     "inference:recent",
     "inference:results",
-    "inference:results_bytes",
+    "inference:clock",
     "inference:bell:",
     "inference:claims:",
     "_kombu.binding",

@@ -3,7 +3,7 @@
 -- KEYS: the queue's lists by priority; the first has the queue's name.
 -- ARGV: cap (0: none), index of the list, message, its delivery tag; then id, request as JSON, model, channel
 -- of its events, queue timeout (s), time limit (s, '' if none), Redis name of its Idempotency-Key ('' if
--- none), fingerprint of the client's request, version of the request's format, the request without its texts,
+-- none), fingerprint of the client's request, version of the request's format, the request without its prompt,
 -- its owner.
 -- Returns {id, 1 if accepted or 0 if it existed, state, time created}, {} if the key was used for another
 -- request, {-(waiting + 1)} if the queue is full.
