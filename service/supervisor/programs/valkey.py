@@ -68,23 +68,35 @@ def answers(url: str) -> Callable[[], bool]:
     def probe() -> bool:
         from redis import RedisError
 
-        from tasks.store.connect import connect
-
         try:
-            with connect(url) as client:
-                return bool(client.ping())
+            return _ping(url)
         except RedisError:
             return False
 
     return probe
 
 
+def _ping(url: str) -> bool:
+    from tasks.store.connect import connect
+
+    with connect(url) as client:
+        return bool(client.ping())
+
+
 def require_reachable(url: str) -> None:
-    """Raise ``ServiceError`` unless a Redis or Valkey answers at ``url``."""
+    """Raise ``ServiceError``, which says why, unless a Redis or Valkey answers at ``url``."""
+    from redis import RedisError
+
+    from tasks.store.troubles import Kind, Trouble
+
     shown = url.rpartition("@")[2].removeprefix(f"{url.partition('://')[0]}://")
     try:
-        is_there = answers(url)()
+        _ping(url)
     except ValueError as error:
         raise ServiceError(f"--redis-url: {error}.") from error
-    if not is_there:
-        raise ServiceError(f"No Redis answers at {shown}; start it, or leave --redis-url out to embed one.")
+    except RedisError as error:
+        trouble = Trouble.of(error)
+        if trouble.kind is not Kind.AWAY:
+            raise ServiceError(f"--redis-url {shown}: {trouble.text}") from error
+        absent = f"No Redis answers at {shown}; start it, or leave --redis-url out to embed one."
+        raise ServiceError(absent) from error
