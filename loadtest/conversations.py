@@ -79,7 +79,7 @@ def _measured(
 
 def _reused_percent(samples: Sequence[Sample]) -> float:
     timings = [sample.timings or {} for sample in samples]
-    reused, computed = (sum(each.get(name, 0) for each in timings) for name in ("cache_n", "prompt_n"))
+    reused, computed = (sum(int(each.get(name, 0)) for each in timings) for name in ("cache_n", "prompt_n"))
     return 100 * reused / (reused + computed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from service.admission.waiting_room import WaitingRoom
 from service.settings import ApiSettings
 from service.streaming.subscriber import Subscriber
 from service.telemetry import tracing
-from service.telemetry.loops import OUTCOME_PAUSE_S, Loop, OutcomeReader, Pinger
+from service.telemetry.loops import OUTCOME_PAUSE_S, Loop, OutcomeReader, Pinger, warn_of_eviction
 from service.telemetry.metrics import LiveGauges, Metrics
 from tasks.queue.submit import RequestQueue
 from tasks.store import last_words
@@ -30,12 +31,16 @@ from tasks.store.registry import Registry
 from tasks.store.requests import RequestStore
 from tasks.store.status_reader import Refusals, StatusReader
 
+log = logging.getLogger(__name__)
+
 #: Maximum connections to Redis. Commands take well under a millisecond, so more would not help.
 MAX_CONNECTIONS = 64
 #: Seconds between two rounds of housekeeping.
 HOUSEKEEPING_S = 1.0
 #: Seconds between two measurements of how quickly Redis answers.
 PING_S = 2.0
+#: Seconds between two looks at what Redis does when it is full.
+EVICTION_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ def build(settings: ApiSettings) -> Runtime:
     retry_times = RetryTimes(lambda model: rate.interval_s(model, catalog.slots(model)), settings.api_workers)
     metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
     outcomes, refusals = OutcomeReader(redis, metrics.observe), Refusals(redis)
-    keep_house = _Housekeeping(metrics, catalog, store, Janitor(redis), refusals).round
+    keep_house = _Housekeeping(metrics, catalog, store, Janitor(redis), refusals, settings.result_bytes).round
     return Runtime(
         settings=settings,
         jobs=Jobs(store, queue, subscriber, waiting_room, settings.queue_timeout, retry_times),
@@ -95,6 +100,7 @@ def build(settings: ApiSettings) -> Runtime:
         loops=(
             Loop("housekeeping", keep_house, HOUSEKEEPING_S),
             Loop("ping", Pinger(redis, metrics.pinged).step, PING_S),
+            Loop("eviction", partial(warn_of_eviction, redis), EVICTION_S),
             Loop("outcomes", outcomes.step, OUTCOME_PAUSE_S),
         ),
         read_last_words=partial(last_words.read, redis),
@@ -108,13 +114,20 @@ class _Housekeeping:
     store: RequestStore
     janitor: Janitor
     refusals: Refusals
+    result_bytes: int
 
     def round(self) -> None:
         self.metrics.expect(self.catalog.names)
         self.catalog.refresh()
         self.store.expire_due()
+        self._forget_oldest()
         self.janitor.tidy()
         self.refusals.flush()
+
+    def _forget_oldest(self) -> None:
+        if num := self.store.forget_oldest(self.result_bytes):
+            why = "all of them took more than --result-bytes"
+            log.warning("%d finished requests are forgotten before their --result-ttl: %s", num, why)
 
 
 def client(redis_url: str) -> Redis:

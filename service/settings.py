@@ -45,6 +45,11 @@ class ApiSettings(BrokerSettings):
         description="Origins, separated by commas, whose web pages may use the API; * for any.",
     )
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Largest request body in bytes.")
+    result_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="Bytes of finished requests that are kept; beyond it the oldest go before --result-ttl.",
+    )
     max_wait: float = Field(
         default=120.0, ge=0, description="Longest wait in seconds that a client gets with Prefer: wait=N."
     )

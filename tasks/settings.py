@@ -116,6 +116,9 @@ class WorkerSettings(BrokerSettings):
     n_batch: int = Field(512, ge=32, description="Most tokens computed in one step.")
     gpu_layers: int = Field(0, ge=-1, description="Layers to keep on the GPU; -1 for all.")
     prefix_cache: bool = Field(True, description="Compute the common beginning of prompts only once.")
+    share_prefixes: bool = Field(
+        False, description="Share prefixes also between API keys; a key can then guess what another one sent."
+    )
     speculation: bool = Field(
         True, description="Guess a lone request's next tokens, where measured costs say it pays."
     )

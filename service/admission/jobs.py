@@ -18,7 +18,7 @@ from service.errors import ApiError, overloaded, store_unavailable, unknown_requ
 from service.intake import idempotency
 from service.streaming.listener import Listener, Mailbox, Source
 from service.streaming.subscriber import Subscriber
-from tasks.contract.messages import GenerateRequest, State
+from tasks.contract.messages import Event, GenerateRequest, State
 from tasks.queue.errors import QueueFull
 from tasks.queue.submit import Admission, Key, KeyReusedError
 from tasks.store.requests import Record, RequestStore
@@ -34,7 +34,12 @@ class Queue(Protocol):
     """The part of :class:`tasks.queue.submit.RequestQueue` that is used here."""
 
     def submit(
-        self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
+        self,
+        request: GenerateRequest,
+        watch: str,
+        queue_timeout_s: float,
+        key: Key | None = None,
+        owner: str = "",
     ) -> Admission:
         """Accept the request or find it by its key; otherwise raise ``QueueFull`` or ``KeyReusedError``."""
 
@@ -49,12 +54,14 @@ class Submission:
         check: raises ``ClientGoneError`` once the client has gone.
         key: the request's idempotency key, if any. A client with a key may come back for the answer, so
             closing its connection cancels nothing.
+        owner: whose request it is; empty: everybody's.
     """
 
     request: GenerateRequest
     wait_s: float
     check: Callable[[], None]
     key: Key | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class Jobs:
         watch, request = self.subscriber.channel if is_watched else "", submission.request
 
         def attempt() -> Admission:
-            return self.queue.submit(request, watch, self.queue_timeout_s, submission.key)
+            return self.queue.submit(request, watch, self.queue_timeout_s, submission.key, submission.owner)
 
         try:
             is_known = submission.key is not None
@@ -137,16 +144,23 @@ class Jobs:
         with self.subscriber.mailbox(request_id) as mailbox:
             yield Listener(self._source(mailbox), request_id, after=after, is_behind=True)
 
-    def fetch(self, request_id: str) -> Record:
-        """The request's record. Raises ``ApiError`` 404 when there is none."""
+    def fetch(self, request_id: str, viewer: str) -> Record:
+        """The request's record. Raises ``ApiError`` 404 when there is none that ``viewer`` may see."""
         record = self.store.fetch(request_id) if _ID.fullmatch(request_id) else None
-        if record is None:
+        if record is None or not record.is_visible_to(viewer):
             raise unknown_request(request_id[:80])
         return record
 
-    def cancel(self, request_id: str) -> State:
-        """Cancel a request; return the state it was in. Raises ``ApiError`` 404 when there is none."""
-        state = self.store.cancel(request_id) if _ID.fullmatch(request_id) else None
+    def log(self, record: Record) -> list[Event]:
+        """All events of a request that is over. Raises ``ApiError`` 404 when they are no longer kept."""
+        events = self.store.read_log(record.id)
+        if not events or events[-1].end is None:
+            raise unknown_request(record.id)
+        return events
+
+    def cancel(self, request_id: str, viewer: str) -> State:
+        """Cancel a request; return the state it was in. Raises ``ApiError`` 404 as :meth:`fetch` does."""
+        state = self.store.cancel(request_id, viewer=viewer) if _ID.fullmatch(request_id) else None
         if state is None:
             raise unknown_request(request_id[:80])
         self.waiting_room.look_again()

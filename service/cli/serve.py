@@ -82,4 +82,5 @@ def _plan() -> Plan:
         model=str(model),
         drain_timeout_s=worker.drain_timeout,
         redis_url=redis_url,
+        queue_memory=local.queue_memory,
     )

@@ -16,6 +16,7 @@ import click
 from service.cli.common.options import SettingsCommand, read_settings, settings_options, variable
 from service.cli.common.terminal import console, progress_bar
 from service.client.api_client import ClientError
+from tasks.contract.model_parts import model_bytes
 from tasks.settings import Shape, WorkerSettings, available_cores
 from tasks.settings_file import default_settings_file, settings_file
 
@@ -152,7 +153,7 @@ def _trial(case: Case, load: Load, tell: Callable[[], None]) -> Trial | Failure:
     if summary.num_failed:
         return Failure(case, f"{summary.num_failed} of {load.num_requests} requests failed")
     figures = (summary.tokens_per_second, summary.ttft_p50_ms, summary.itl_mean_ms, result.memory_mib)
-    return Trial(case, case.model.path.stat().st_size, *figures)
+    return Trial(case, model_bytes(case.model.path), *figures)
 
 
 def _chosen(outcome: Outcome, worth: float) -> Choice:

@@ -37,7 +37,7 @@ def examine_model(path: Path, settings: WorkerSettings) -> Iterator[Finding]:
 def examine_place(api: ApiSettings, local: LocalSettings, redis_url: str | None) -> Iterator[Finding]:
     """Check what the queue and the API need; without ``redis_url``, ``serve`` embeds a Valkey."""
     if redis_url is None:
-        yield look_at_embedded()
+        yield look_at_embedded(local.queue_memory)
     else:
         yield from look_at_store(redis_url)
     yield look_at_port(api.host, api.port)

@@ -6,14 +6,18 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from redis import RedisError
+from redis.exceptions import NoPermissionError
 
 from service.doctor.finding import Finding, Level, mib
+from service.doctor.rights import look_at_rights, trouble
 from service.supervisor.errors import ServiceError
 from service.supervisor.programs import valkey
 from tasks.store.connect import connect
+from tasks.store.troubles import Kind, kind_of
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -28,15 +32,16 @@ FULL = 0.8
 _TRIES = 5
 
 
-def look_at_embedded() -> Finding:
-    """Check the Valkey that ``serve`` starts if the settings name no server."""
+def look_at_embedded(queue_memory: int = 0) -> Finding:
+    """Check the Valkey that ``serve`` starts if the settings name no server; it may take so many MiB."""
     try:
         command = [str(valkey.binary()), "--version"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (ServiceError, OSError, subprocess.CalledProcessError) as error:
         return Finding("queue", Level.PROBLEM, f"No Valkey can be embedded: {error}", "Pass --redis-url.")
     version = re.search(r"v=(\S+)", told)
-    return Finding("queue", Level.OK, f"embedded Valkey {version[1] if version else ''}, append-only file on")
+    told = f"embedded Valkey {version[1] if version else ''}, append-only file on, "
+    return Finding("queue", Level.OK, told + f"{mib(valkey.memory_limit(queue_memory))} of memory at most")
 
 
 def look_at_store(url: str) -> Iterator[Finding]:
@@ -44,14 +49,34 @@ def look_at_store(url: str) -> Iterator[Finding]:
     shown = url.rpartition("@")[2]
     try:
         with connect(url) as client:
-            info = cast("dict[str, Any]", client.info())
-            yield _version(info, shown)
-            yield _role(info)
-            yield _persistence(info)
-            yield _memory(info)
-            yield from _clock(client)
-    except (RedisError, ValueError) as error:
-        yield Finding("Redis", Level.PROBLEM, f"{shown}: {error}", "Start it, or pass another --redis-url.")
+            yield from _look(client, shown)
+    except RedisError as error:
+        yield _absent(error, shown) if kind_of(error) is Kind.AWAY else trouble("Redis", error, shown)
+    except ValueError as error:
+        yield _absent(error, shown)
+
+
+def _absent(error: Exception, shown: str) -> Finding:
+    return Finding("Redis", Level.PROBLEM, f"{shown}: {error}", "Start it, or pass another --redis-url.")
+
+
+def _look(client: Redis, shown: str) -> Iterator[Finding]:
+    yield from _info(client, shown)
+    yield from look_at_rights(client)
+    with suppress(NoPermissionError):  # the rights tell
+        yield from _clock(client)
+
+
+def _info(client: Redis, shown: str) -> Iterator[Finding]:
+    try:
+        info = client.info()
+    except RedisError as error:
+        if kind_of(error) is not Kind.NO_PERMISSION:
+            raise
+        told = f"{shown} answers, but not to INFO: its version, role, persistence and memory are unseen."
+        yield Finding("Redis", Level.WARNING, told, "ACL SETUSER <user> +info, to have them checked.")
+        return
+    yield from (_version(info, shown), _role(info), _persistence(info), _memory(info))
 
 
 def _version(info: dict[str, Any], shown: str) -> Finding:

@@ -10,7 +10,7 @@ from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from service.errors import ApiError, bad_request
-from service.intake import idempotency
+from service.intake import api_keys, idempotency
 from service.intake.json_body import parse_object
 from service.intake.prefer import Prefer
 from service.streaming.client_gone import checker
@@ -43,6 +43,11 @@ def _data(timeout_s: float, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise RequestEntityTooLarge
     return data
+
+
+def owner() -> str:
+    """Whose request this is; empty if no keys are needed here."""
+    return api_keys.present_owner()
 
 
 def preferences(max_wait_s: float) -> Prefer:

@@ -55,7 +55,8 @@ class Completions:
         body = validate(kind, raw)
         request = self._request(body, f"{prefix}-{uuid.uuid4().hex}")
         request_log.present().accept(request, with_prompt=self._settings.log_prompts)
-        submission = Submission(request, prefer.wait_s or 0, exchange.client_check(), exchange.key(raw))
+        check, key, owner = exchange.client_check(), exchange.key(raw), exchange.owner()
+        submission = Submission(request, prefer.wait_s or 0, check, key, owner)
         try:
             return exchange.applied(self._respond(body, submission, prefer), prefer)
         except ClientGoneError:

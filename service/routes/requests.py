@@ -27,10 +27,10 @@ def blueprint(runtime: Runtime) -> Blueprint:
     @routes.get("/<request_id>")
     def poll(request_id: str) -> Response:
         prefer = exchange.preferences(runtime.settings.max_wait)
-        record = jobs.fetch(request_id)
+        record = _fetch(jobs, request_id)
         if prefer.wait_s and not record.state.is_final:
             _wait(jobs, request_id, prefer.wait_s)
-            record = jobs.fetch(request_id)
+            record = _fetch(jobs, request_id)
         response = jsonify(_described(runtime, record))
         if not record.state.is_final:
             response.headers["Retry-After"] = "1"
@@ -38,30 +38,28 @@ def blueprint(runtime: Runtime) -> Blueprint:
 
     @routes.get("/<request_id>/events")
     def events(request_id: str) -> Response:
-        record, after = jobs.fetch(request_id), sse.last_event_id(request.headers.get("Last-Event-ID"))
+        record, after = _fetch(jobs, request_id), sse.last_event_id(request.headers.get("Last-Event-ID"))
         if after > record.seq:
             raise bad_request(f"There is no event {after} yet; the last is {record.seq}.", "Last-Event-ID")
+        if record.state.is_final:
+            jobs.log(record)  # a 404 if it is gone
         return _follow(runtime, record, after)
 
     @routes.delete("/<request_id>")
     def cancel(request_id: str) -> Response:
-        jobs.cancel(request_id)
-        return jsonify(_described(runtime, jobs.fetch(request_id)))
+        jobs.cancel(request_id, exchange.owner())
+        return jsonify(_described(runtime, _fetch(jobs, request_id)))
 
     return routes
 
 
+def _fetch(jobs: Jobs, request_id: str) -> Record:
+    return jobs.fetch(request_id, exchange.owner())
+
+
 def _described(runtime: Runtime, record: Record) -> dict[str, Any]:
     """A request as JSON: its state and, once it is over, the answer or the error."""
-    answer: dict[str, Any] | None = None
-    error: dict[str, Any] | None = None
-    if record.state.is_final:
-        try:
-            answer = _answer(runtime, record).whole(runtime.jobs.store.read_log(record.id))
-        except ApiError as failed:
-            error = failed.body["error"]
-        except UnsupportedVersionError as newer:
-            error = newer_format(newer).body["error"]
+    answer, error = _outcome(runtime, record) if record.state.is_final else (None, None)
     return {
         "id": record.id,
         "object": "inference.request",
@@ -74,9 +72,17 @@ def _described(runtime: Runtime, record: Record) -> dict[str, Any]:
     }
 
 
-def _answer(runtime: Runtime, record: Record) -> Answer:
-    fingerprint = runtime.catalog.fingerprint(record.model)
-    return Answer.to(record.request, record.created, with_usage=True, fingerprint=fingerprint)
+def _outcome(runtime: Runtime, record: Record) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The answer to a request that is over, or its error. Raises ``ApiError`` 404 when its log is gone."""
+    try:
+        answer = _answer(runtime, record)
+        events = runtime.jobs.log(record)
+    except UnsupportedVersionError as newer:
+        return None, newer_format(newer).body["error"]
+    try:
+        return answer.whole(events), None
+    except ApiError as failed:
+        return None, failed.body["error"]
 
 
 def _wait(jobs: Jobs, request_id: str, wait_s: float) -> None:
@@ -88,6 +94,11 @@ def _wait(jobs: Jobs, request_id: str, wait_s: float) -> None:
                 check()
             except ClientGoneError:
                 raise exchange.client_closed() from None
+
+
+def _answer(runtime: Runtime, record: Record) -> Answer:
+    fingerprint = runtime.catalog.fingerprint(record.model)
+    return Answer.to(record.request, record.created, with_usage=True, fingerprint=fingerprint)
 
 
 def _follow(runtime: Runtime, record: Record, after: int) -> Response:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from flask import Blueprint, Response, jsonify
 
+from service.routes import exchange
 from service.runtime import Runtime
 
 
@@ -15,7 +16,7 @@ def blueprint(runtime: Runtime) -> Blueprint:
 
     @routes.get("/v1/status")
     def status() -> Response:
-        response = jsonify(asdict(runtime.status.read()))
+        response = jsonify(asdict(runtime.status.read(exchange.owner())))
         response.headers["Cache-Control"] = "no-store"
         return response
 

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from tasks.contract import redis_names
 from tasks.contract.messages import Outcome
+from tasks.contract.tolerant import warn_once
 from tasks.contract.versions import UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -86,6 +87,20 @@ class Pinger:
         started = time.perf_counter()
         self._redis.ping()
         self._observe(time.perf_counter() - started)
+
+
+def warn_of_eviction(redis: Redis) -> None:
+    """Warn, once, if Redis throws requests away when it is full. Raises ``redis.RedisError``."""
+    try:
+        told = redis.info("memory")
+    except NoPermissionError:  # `doctor` says so
+        return
+    policy = str(told.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        warn_once(
+            f"Redis throws accepted requests or their answers away when it is full (its maxmemory-policy is "
+            f"{policy}): CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
+        )
 
 
 class OutcomeReader:

@@ -151,6 +151,7 @@ class LiveGauges(Collector):
         yield _gauge(names.WAITING, [([model], self._waiting(model)) for model in models])
         yield _gauge(names.QUEUE_LIMIT, [([model], self._limit) for model in models])
         yield _gauge(names.RUNNING, [([], self._store.num_running())])
+        yield _gauge(names.RESULT_BYTES, [([], self._store.result_bytes())])
 
     def _requeued(self) -> Iterator[Metric]:
         found = self._store.num_requeued()

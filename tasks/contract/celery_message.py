@@ -20,20 +20,23 @@ from tasks.contract.prefixes import HEADER, prefixes
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def celery_message(request: GenerateRequest, delivery_tag: str, more_headers: Mapping[str, str]) -> str:
+def celery_message(
+    request: GenerateRequest, delivery_tag: str, more_headers: Mapping[str, str], owner: str = ""
+) -> str:
     """The message that tells a worker to generate ``request``.
 
     Args:
         request: its id becomes the task's.
         delivery_tag: names this one delivery.
         more_headers: for example the trace's context.
+        owner: whose request it is.
     """
     body = json.dumps([[request.id], {}, _EMBED])
     message = {
         "body": b64encode(body.encode()).decode(),
         "content-encoding": "utf-8",
         "content-type": "application/json",
-        "headers": {**_headers(request), **more_headers},
+        "headers": {**_headers(request, owner), **more_headers},
         "properties": {
             "correlation_id": request.id,
             "reply_to": "",
@@ -47,7 +50,7 @@ def celery_message(request: GenerateRequest, delivery_tag: str, more_headers: Ma
     return json.dumps(message)
 
 
-def _headers(request: GenerateRequest) -> dict[str, Any]:
+def _headers(request: GenerateRequest, owner: str) -> dict[str, Any]:
     return {
         "lang": "py",
         "task": TASK_NAME,
@@ -63,5 +66,5 @@ def _headers(request: GenerateRequest) -> dict[str, Any]:
         "expires": None,
         "ignore_result": True,
         versions.FIELD: request.version,
-        HEADER: prefixes(request),
+        HEADER: prefixes(request, owner),
     }

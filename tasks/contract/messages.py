@@ -9,7 +9,7 @@ keys of an event are one letter long because an event is written per token; :cla
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -140,6 +140,15 @@ class GenerateRequest:
         """The lowest format version with all that the request uses; older workers leave it alone."""
         return 1
 
+    @property
+    def outline(self) -> Self:
+        """The request without its prompt: what is kept of it once it is over."""
+        return replace(
+            self,
+            prompt=None if self.prompt is None else "",
+            messages=None if self.messages is None else (),
+        )
+
     def to_json(self) -> str:
         """Serialise; ASCII only, so any store keeps it byte for byte."""
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -205,6 +214,8 @@ class End:
     error: Failure | None = None
 
 
+#: Most characters of an error's message: it may quote the prompt, and is kept in several places.
+MAX_MESSAGE = 2000
 _VERSION = versions.written(versions.EVENT)
 #: ``json.dumps`` with separators would make an encoder at each call.
 compact_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -259,8 +270,11 @@ def event_body(text: str, tokens: tuple[int, ...]) -> str:
 
 
 def end_json(end: End) -> str:
-    """An event's ``end``; ASCII only."""
-    return compact_json({name: value for name, value in asdict(end).items() if value is not None})
+    """An event's ``end``; ASCII only. A longer message than :data:`MAX_MESSAGE` is cut off."""
+    told = {name: value for name, value in asdict(end).items() if value is not None}
+    if end.error is not None and len(end.error.message) > MAX_MESSAGE:
+        told["error"]["message"] = end.error.message[:MAX_MESSAGE] + " …"
+    return compact_json(told)
 
 
 @dataclass(frozen=True, slots=True)

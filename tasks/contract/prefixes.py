@@ -17,9 +17,12 @@ HEADER = "prefixes"
 MAX_SENT = 16
 
 
-def prefixes(request: GenerateRequest) -> list[str]:
-    """Digests of a chat's leading messages, shortest prefix first; none for a completion."""
-    digest, found = blake2b(digest_size=8), []
+def prefixes(request: GenerateRequest, owner: str = "") -> list[str]:
+    """Digests of a chat's leading messages, shortest prefix first; none for a completion.
+
+    Chats of different owners have no digest in common.
+    """
+    digest, found = blake2b(owner.encode(), digest_size=8), []
     for message in request.messages or ():
         digest.update(f"{message.role}\0{message.content}\0".encode())
         found.append(digest.hexdigest())

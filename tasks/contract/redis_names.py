@@ -20,12 +20,17 @@ UNACKED = PREFIX + "unacked"
 LEASES = PREFIX + "leases"
 #: Outcomes of finished requests; the first API process that reads one removes it (list).
 OUTCOMES = PREFIX + "outcomes"
+#: Finished requests that are kept, the oldest first, as ``id bytes`` (list); their bytes in all (string).
+RESULTS = PREFIX + "results"
+RESULTS_BYTES = PREFIX + "results_bytes"
 #: How often requests were put back into the queue, by reason (hash), see :meth:`RequestStore.num_requeued`.
 REQUEUED = PREFIX + "requeued"
 #: Counts since the store began (hash): finished requests by state, ``generated_tokens``, ``refused:CODE``.
 TOTALS = PREFIX + "totals"
 #: The latest finished requests, newest first, without their texts (list).
 RECENT = PREFIX + "recent"
+#: Redis's time when a script last looked, at most some seconds old while the service lives (string).
+CLOCK = PREFIX + "clock"
 #: Live children by the time their registration ends (sorted set).
 CHILDREN = PREFIX + "children"
 #: Name → description of every model that a worker has served (hash).

@@ -17,6 +17,8 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
+from tasks.contract.model_parts import model_parts
+
 logger = logging.getLogger(__name__)
 
 
@@ -62,8 +64,12 @@ def digest(*parts: object) -> str:
 
 
 def model_identity(path: Path) -> tuple[str, int, int]:
-    """Path, size and modification time, which change when a model file is replaced; zeros without a file."""
-    return _identity(path.absolute())
+    """Path, size and modification time, which change when a model file is replaced; zeros without a file.
+
+    For a model in several files they are the first one's path, the sum of the sizes, and the latest time.
+    """
+    parts = [_identity(part) for part in model_parts(path.absolute())]
+    return str(path.absolute()), sum(part[1] for part in parts), max(part[2] for part in parts)
 
 
 def _identity(path: Path) -> tuple[str, int, int]:

@@ -42,7 +42,7 @@ class Residents:
 
     def add(self, seq: Sequence) -> None:
         """Give a sequence a slot, and the cells of its first tokens if a slot has or will have them."""
-        place = self._table.take(seq.tokens)
+        place = self._table.take(seq.tokens, seq.job.owner)
         seq.slot = place.slot
         seq.computed = self._trim(seq, place.kept)
         seq.waits_for = None if place.source is None else (place.source, place.shared)
@@ -98,7 +98,7 @@ class Residents:
 
     def _try_copy(self, seq: Sequence, source: int, shared: int) -> None:
         owner = self._by_slot.get(source)
-        shared = min(shared, self._table.has(source, seq.tokens))
+        shared = min(shared, self._table.has(source, seq.tokens, seq.job.owner))
         if shared - seq.computed < MIN_SHARED:
             seq.waits_for = None  # the sequence that was computing them is gone
         elif owner is None or owner.computed >= shared:

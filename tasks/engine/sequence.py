@@ -20,6 +20,7 @@ class Job:
         delivered: tokens that an earlier attempt generated and the client has; they are computed but not
             delivered again.
         deadline: time on the engine's clock in seconds, or ``None``.
+        owner: only sequences of one owner share prefixes.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Job:
     ignore_eos: bool = False
     delivered: tuple[int, ...] = ()
     deadline: float | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class SlotTable:
     def __init__(self, num_slots: int, *, reuses: bool = True) -> None:
         """If ``reuses`` is false, every sequence starts without cells."""
         self._tokens: list[Sequence[int]] = [()] * num_slots
+        self._owners = [""] * num_slots
         self._used = [0] * num_slots
         self._free = set(range(num_slots))
         self._reuses = reuses
@@ -44,25 +45,26 @@ class SlotTable:
         """Number of slots without a sequence."""
         return len(self._free)
 
-    def take(self, tokens: Sequence[int]) -> Placement:
+    def take(self, tokens: Sequence[int], owner: str = "") -> Placement:
         """Take a slot for a sequence of ``tokens``; one must be free.
 
         The last token is never kept or shared, since its logits are needed. ``tokens`` may grow afterwards;
-        added tokens count as being in the slot.
+        added tokens count as being in the slot. Sequences of different owners share nothing: how quickly a
+        prompt is computed would tell one of them what another one asked.
         """
-        prefixes = [self._prefix(slot, tokens) for slot in range(len(self._tokens))]
+        prefixes = [self._prefix(slot, tokens, owner) for slot in range(len(self._tokens))]
         slot = max(self._candidates(), key=lambda each: (prefixes[each], -self._used[each]))
         # Among slots that share equally many tokens, the one with the fewest cells is the cheapest to copy.
         source = max(range(len(prefixes)), key=lambda each: (prefixes[each], -len(self._tokens[each])))
         self._free.remove(slot)
-        self._tokens[slot] = tokens
+        self._tokens[slot], self._owners[slot] = tokens, owner
         if prefixes[source] - prefixes[slot] < MIN_SHARED:
             return Placement(slot, prefixes[slot])
         return Placement(slot, prefixes[slot], source, prefixes[source])
 
-    def has(self, slot: int, tokens: Sequence[int]) -> int:
-        """How many leading ``tokens`` a slot has or will have; the last token never counts."""
-        return self._prefix(slot, tokens)
+    def has(self, slot: int, tokens: Sequence[int], owner: str = "") -> int:
+        """How many of an owner's leading ``tokens`` a slot has or will have; the last token never counts."""
+        return self._prefix(slot, tokens, owner)
 
     def release(self, slot: int, tokens: Sequence[int]) -> None:
         """Free a slot that holds the cells of ``tokens``."""
@@ -79,8 +81,8 @@ class SlotTable:
         """Note that an idle slot's cells are gone."""
         self._tokens[slot] = ()
 
-    def _prefix(self, slot: int, tokens: Sequence[int]) -> int:
-        if not self._reuses:
+    def _prefix(self, slot: int, tokens: Sequence[int], owner: str) -> int:
+        if not self._reuses or self._owners[slot] != owner:
             return 0
         return min(common_prefix(self._tokens[slot], tokens), len(tokens) - 1)
 

@@ -62,7 +62,12 @@ class RequestQueue:
         self._submit = store.redis.register_script(script_source("submit"))
 
     def submit(
-        self, request: GenerateRequest, watch: str, queue_timeout_s: float, key: Key | None = None
+        self,
+        request: GenerateRequest,
+        watch: str,
+        queue_timeout_s: float,
+        key: Key | None = None,
+        owner: str = "",
     ) -> Admission:
         """Queue a request once, however often this is called with its id or key; return its record.
 
@@ -71,6 +76,7 @@ class RequestQueue:
             watch: the channel its events are published on, or empty.
             queue_timeout_s: seconds that it may wait.
             key: the client's name for the request, which may have been queued before under another id.
+            owner: whose request it is (:attr:`tasks.store.requests.Record.owner`).
 
         Raises:
             QueueFull: nothing was queued and nothing is kept.
@@ -84,9 +90,9 @@ class RequestQueue:
         limit = "" if request.timeout_s is None else request.timeout_s
         name, fingerprint = ("", "") if key is None else (redis_names.named(key.digest), key.fingerprint)
         args: list[Any] = [
-            *(self._cap, _LIST_OF[request.priority], celery_message(request, tag, headers), tag),
+            *(self._cap, _LIST_OF[request.priority], celery_message(request, tag, headers, owner), tag),
             *(request.id, request.to_json(), request.model, watch, queue_timeout_s, limit),
-            *(name, fingerprint, request.version),
+            *(name, fingerprint, request.version, request.outline.to_json(), owner),
         ]
         return self._admission(self._submit(keys=_lists(request.model), args=args))
 

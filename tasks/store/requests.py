@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 #: Scripts that accept new requests.
 ACCEPTING = ("submit", "push")
+#: Most finished requests looked at when some are to be forgotten.
+FORGET_BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """A request's record, without its log; times are Redis's clock in Unix seconds.
 
-    ``raw`` is the request as JSON in the format ``version``.
+    ``raw`` is the request as JSON in the format ``version``; without its prompt once the request is over.
+    ``owner`` is a digest of the API key that it came with; empty: everybody's.
     """
 
     id: str
@@ -37,12 +40,17 @@ class Record:
     seq: int
     raw: bytes
     version: int = 1
+    owner: str = ""
 
     @property
     def request(self) -> GenerateRequest:
         """The request itself. Raises :class:`tasks.contract.versions.UnsupportedVersionError`."""
         versions.check(f"request {self.id}", {versions.FIELD: self.version}, versions.REQUEST)
         return GenerateRequest.from_json(self.raw)
+
+    def is_visible_to(self, viewer: str) -> bool:
+        """Whether the owner ``viewer`` may see it; an empty ``viewer`` may see everything."""
+        return viewer in ("", self.owner) or not self.owner
 
 
 class RequestStore:
@@ -71,6 +79,7 @@ class RequestStore:
             seq=int(raw[b"seq"]),
             raw=raw[b"request"],
             version=int(raw.get(b"v", 1)),
+            owner=raw.get(b"owner", b"").decode(),
         )
 
     def watch(self, request_id: str, channel: str) -> State | None:
@@ -95,17 +104,29 @@ class RequestStore:
         request_id: str,
         code: ErrorCode = ErrorCode.CANCELLED,
         message: str = "The request was cancelled.",
+        viewer: str = "",
     ) -> State | None:
-        """End a request that isn't over; return the state it was in, or ``None`` if unknown.
+        """End a request that isn't over; return the state it was in, or ``None`` if unknown to ``viewer``.
 
         A waiting request's place is free at once, a running request's slot within a step.
         """
-        state = cast("bytes | None", self._cancel(args=[request_id, code.value, message, self._ttl]))
+        state = cast("bytes | None", self._cancel(args=[request_id, code.value, message, self._ttl, viewer]))
         return None if state is None else State(state.decode())
 
     def expire_due(self) -> int:
         """End waiting requests past their queue timeout and all past their time limit; return how many."""
         return int(self._expire(args=[self._ttl]))
+
+    def forget_oldest(self, most_bytes: int) -> int:
+        """Forget the oldest finished requests while all of them take more; return how many.
+
+        Requests whose time to live has ended don't count.
+        """
+        return int(self._forget(args=[most_bytes, FORGET_BATCH]))
+
+    def result_bytes(self) -> int:
+        """Bytes of all finished requests that are kept, at most some seconds old."""
+        return int(cast("bytes | None", self.redis.get(redis_names.RESULTS_BYTES)) or 0)
 
     def num_running(self) -> int:
         """Number of requests that are claimed and not over, of all models."""
@@ -137,6 +158,10 @@ class RequestStore:
     @cached_property
     def _expire(self) -> Script:
         return self._script("expire")
+
+    @cached_property
+    def _forget(self) -> Script:
+        return self._script("forget")
 
     def _script(self, name: str) -> Script:
         return self.redis.register_script(script_source(name))

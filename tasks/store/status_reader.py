@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 from tasks.contract import redis_names, versions
@@ -33,11 +34,11 @@ class Finished:
     finished: float
     end: End
 
-    def told(self) -> FinishedRequest:
+    def told(self, *, with_id: bool) -> FinishedRequest:
         """Everything but the texts of the prompt and of an error, which may quote the prompt."""
         usage, timings = self.end.usage or Usage(0, 0), self.end.timings or Timings()
         return FinishedRequest(
-            id=self.id,
+            id=self.id if with_id else _hidden(self.id),
             model=self.model,
             state=self.end.state,
             error=None if self.end.error is None else self.end.error.code.value,
@@ -64,10 +65,13 @@ class StatusReader:
         self._cap = cap
         self._status = redis.register_script(script_source("status"))
 
-    def read(self) -> Status:
-        """The status now. Raises ``redis.RedisError``."""
+    def read(self, viewer: str = "") -> Status:
+        """The status now. Raises ``redis.RedisError``.
+
+        The owner ``viewer`` isn't told the ids of other owners' requests; an empty ``viewer`` is told all.
+        """
         reply = cast("list[Any]", self._status(args=list(PRIORITY_LISTS)))
-        time, models, waiting, children, running, totals, recent = reply
+        time, models, waiting, children, running, totals, recent, owners = reply
         by_model = Counter(_text(model) for model, _ in running)
         by_child = Counter(_text(child) for _, child in running)
         served = zip(map(read_model, models[1::2]), waiting, strict=True)
@@ -77,12 +81,17 @@ class StatusReader:
             if model
         ]
         ended = (read_or_warn(Finished, raw, "finished request", versions.EVENT) for raw in recent)
+        told = (
+            request.told(with_id=viewer == "" or owner.decode() in ("", viewer))
+            for request, owner in zip(ended, owners, strict=True)
+            if request
+        )
         return Status(
             time=float(time),
             models=tuple(sorted(known, key=lambda model: model.id)),
             children=tuple(replace(child, busy=by_child[child.id]) for child in read_children(children)),
             totals=_totals(zip(totals[::2], totals[1::2], strict=True)),
-            recent=tuple(request.told() for request in ended if request),
+            recent=tuple(told),
         )
 
 
@@ -110,6 +119,11 @@ class Refusals:
         except Exception:
             self._counts.update(counts)
             raise
+
+
+def _hidden(request_id: str) -> str:
+    """A name that is always the same for the request, and from which its id can't be found."""
+    return f"hidden-{sha256(request_id.encode()).hexdigest()[:12]}"
 
 
 def _text(raw: bytes | None) -> str:

@@ -86,6 +86,7 @@ STORE_UP = Metric("inference_store_up", "Whether Redis answers.", ())
 WAITING = Metric("inference_requests_waiting", "Requests that wait for a slot.")
 QUEUE_LIMIT = Metric("inference_queue_limit", "Requests that may wait.")
 RUNNING = Metric("inference_requests_running", "Requests that are being generated.", ())
+RESULT_BYTES = Metric("inference_result_bytes", "Bytes of finished requests that are kept.", ())
 SLOTS = Metric("inference_slots", "Requests that a child can run at once.", ("model", "worker", "child"))
 SLOTS_BUSY = Metric("inference_slots_busy", "Requests that a child is running.", SLOTS.labels)
 KERNELS = Metric(

@@ -23,6 +23,7 @@ class Attempt:
         age_ms: acceptance to this claim.
         first_ms: acceptance to the first token, if an earlier attempt delivered it.
         first_seq: number of the last event before this attempt.
+        owner: whose request it is (:attr:`tasks.store.requests.Record.owner`).
         seq: number of the last event.
         proven: set once it has delivered something, or is over.
         over: set when nothing more is to be delivered: the request has ended, or, if ``is_handed_back``,
@@ -38,6 +39,7 @@ class Attempt:
     age_ms: float
     first_ms: float | None
     first_seq: int
+    owner: str = ""
     seq: int = field(init=False)
     prompt_tokens: int = 0
     num_delivered: int = 0

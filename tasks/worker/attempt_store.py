@@ -100,7 +100,7 @@ class AttemptStore:
             raise SuspectError(request_id)
         if reply[0] < 0:
             raise versions.UnsupportedVersionError(f"request {request_id}", -reply[0], self._known)
-        number, text, queue_ms, age_ms, first_ms, seq = reply
+        number, text, queue_ms, age_ms, first_ms, seq, owner = reply
         try:
             request = GenerateRequest.from_json(text)
         except ValueError as error:
@@ -116,6 +116,7 @@ class AttemptStore:
             age_ms=float(age_ms),
             first_ms=None if float(first_ms) < 0 else float(first_ms),
             first_seq=int(seq),
+            owner=owner.decode(),
         )
 
     def append(self, items: Sequence[Append]) -> list[bool]:

@@ -238,6 +238,7 @@ class WorkerChild:
                 ignore_eos=request.ignore_eos,
                 delivered=delivered,
                 deadline=attempt.deadline,
+                owner="" if self._settings.share_prefixes else attempt.owner,
             )
         )
 

@@ -43,7 +43,7 @@ class SentinelCluster(Cluster):
     def promoted(self) -> bool:
         """Whether the replica has become the primary."""
         with Redis.from_url(self.url_by("127.0.0.1", self._replica_port)) as replica:
-            return replica.role()[0] == b"master"
+            return bool(replica.role()[0] == b"master")
 
     def close(self) -> None:
         """End every process at once."""
@@ -63,7 +63,7 @@ class SentinelCluster(Cluster):
     def _are_acquainted(self) -> bool:
         with Redis.from_url(f"redis://127.0.0.1:{self._sentinel_ports[0]}") as sentinel:
             state = sentinel.sentinel_master(MASTER)
-        return state["num-slaves"] == 1 and state["num-other-sentinels"] == SENTINELS - 1
+        return bool(state["num-slaves"] == 1 and state["num-other-sentinels"] == SENTINELS - 1)
 
     def _connect(self) -> Redis:
         return connect(self._sentinel_url())

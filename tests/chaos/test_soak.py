@@ -38,6 +38,8 @@ LASTING = (
     "inference:requeued",
     "inference:totals",
     "inference:recent",
+    "inference:results",
+    "inference:clock",
     "inference:bell:",
     "inference:claims:",
     "_kombu.binding",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,11 +29,16 @@ def service(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def start_service(model_path: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Starts services for one test: ``start_service(*options, name="a", port=None)``."""
+    """Starts services for one test: ``start_service(*options, name="a", port=None, variables={})``."""
     started: list[Served] = []
 
-    def start(*options: str, name: str = "service", port: int | None = None) -> Served:
-        started.append(Served(tmp_path / name, *options, port=port))
+    def start(
+        *options: str,
+        name: str = "service",
+        port: int | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> Served:
+        started.append(Served(tmp_path / name, *options, port=port, **(variables or {})))
         return started[-1]
 
     yield start

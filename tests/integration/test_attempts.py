@@ -172,6 +172,9 @@ def test_finished_requests_leave_what_expires(life: Life, redis: Redis) -> None:
         redis_names.OUTCOMES,
         redis_names.TOTALS,
         redis_names.RECENT,
+        redis_names.RESULTS,
+        redis_names.RESULTS_BYTES,
+        redis_names.CLOCK,
         "inference:bell:inference.m",
     }
 

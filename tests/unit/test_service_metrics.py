@@ -56,6 +56,9 @@ class Cluster:
     def num_running(self) -> int:
         return 2
 
+    def result_bytes(self) -> int:
+        return 7
+
     def num_requeued(self) -> dict[str, int]:
         return {"child_died": 3}
 

@@ -105,3 +105,14 @@ def test_a_placement_never_promises_cells_that_are_not_there(num_slots, moves):
             cells[place.slot] = prompt
             taken.append((place.slot, prompt))
     assert table.num_free == num_slots - len(taken)
+
+
+def test_owners_share_nothing():
+    table = SlotTable(3)
+    first = table.take([*LONG, 1], "a")
+    assert table.take([*LONG, 1], "b").source is None
+    assert table.has(first.slot, [*LONG, 1, 2], "b") == table.has(first.slot, [*LONG, 1, 2]) == 0
+    assert table.take([*LONG, 2], "a").source == first.slot
+    table.release(first.slot, LONG)
+    again = table.take([*LONG, 3], "b")
+    assert (again.slot, again.kept) == (first.slot, 0)

@@ -41,7 +41,8 @@ def worker_command(name: str, log_level: str) -> tuple[str, ...]:
 class Plan:
     """What is decided before anything starts.
 
-    ``env`` holds the settings as variables. Without ``redis_url`` a Valkey is embedded.
+    ``env`` holds the settings as variables. Without ``redis_url`` a Valkey is embedded, which may take
+    ``queue_memory`` MiB (0 chooses).
     """
 
     state: Path
@@ -50,6 +51,7 @@ class Plan:
     model: str
     drain_timeout_s: float
     redis_url: str | None = None
+    queue_memory: int = 0
 
 
 def parts(plan: Plan) -> list[Part]:
@@ -67,7 +69,7 @@ def log_path(state: Path, name: str) -> Path:
 
 
 def _valkey(plan: Plan) -> tuple[list[Part], str]:
-    conf, url = valkey.configure(plan.state)
+    conf, url = valkey.configure(plan.state, valkey.memory_limit(plan.queue_memory))
     part = Part(
         name="Valkey",
         command=(str(valkey.binary()), str(conf)),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from service.supervisor.errors import ServiceError
+from tasks.memory_need import available_bytes
 
 _CONF = """\
 bind 127.0.0.1
@@ -18,8 +19,12 @@ dir "{folder}"
 appendonly yes
 appendfsync everysec
 save ""
+maxmemory {max_bytes}
 maxmemory-policy noeviction
 """
+#: Bytes that an embedded Valkey may take if the settings don't say: a share of what the machine has left, but
+#: room for a full queue of large prompts and the finished requests (``--queue-limit``, ``--result-bytes``).
+_SHARE, _LEAST, _MOST = 1 / 8, 512 << 20, 4 << 30
 
 
 def binary() -> Path:
@@ -32,16 +37,22 @@ def binary() -> Path:
         raise ServiceError(f"No embedded Valkey for this machine ({error}); pass --redis-url.") from error
 
 
-def configure(state: Path) -> tuple[Path, str]:
+def memory_limit(chosen_mib: int = 0) -> int:
+    """Bytes that the embedded Valkey may take; 0 MiB: as many as suit this machine now."""
+    return chosen_mib << 20 or int(min(_MOST, max(_LEAST, _SHARE * available_bytes())))
+
+
+def configure(state: Path, max_bytes: int) -> tuple[Path, str]:
     """Write the configuration under ``state``; return its path and the URL to connect to.
 
-    The port is free now. The password is new, so that other users of the machine stay out.
+    The port is free now. The password is new, so that other users of the machine stay out. At ``max_bytes``
+    Valkey refuses new requests.
     """
     folder = state / "valkey"
     folder.mkdir(exist_ok=True, mode=0o700)
     conf, port, password = state / "valkey.conf", free_port(), secrets.token_hex(16)
     with open(os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
-        file.write(_CONF.format(port=port, password=password, folder=folder))
+        file.write(_CONF.format(port=port, password=password, folder=folder, max_bytes=max_bytes))
     return conf, f"redis://:{password}@127.0.0.1:{port}/0"
 
 
@@ -57,23 +68,35 @@ def answers(url: str) -> Callable[[], bool]:
     def probe() -> bool:
         from redis import RedisError
 
-        from tasks.store.connect import connect
-
         try:
-            with connect(url) as client:
-                return bool(client.ping())
+            return _ping(url)
         except RedisError:
             return False
 
     return probe
 
 
+def _ping(url: str) -> bool:
+    from tasks.store.connect import connect
+
+    with connect(url) as client:
+        return bool(client.ping())
+
+
 def require_reachable(url: str) -> None:
-    """Raise ``ServiceError`` unless a Redis or Valkey answers at ``url``."""
+    """Raise ``ServiceError``, which says why, unless a Redis or Valkey answers at ``url``."""
+    from redis import RedisError
+
+    from tasks.store.troubles import Kind, Trouble
+
     shown = url.rpartition("@")[2].removeprefix(f"{url.partition('://')[0]}://")
     try:
-        is_there = answers(url)()
+        _ping(url)
     except ValueError as error:
         raise ServiceError(f"--redis-url: {error}.") from error
-    if not is_there:
-        raise ServiceError(f"No Redis answers at {shown}; start it, or leave --redis-url out to embed one.")
+    except RedisError as error:
+        trouble = Trouble.of(error)
+        if trouble.kind is not Kind.AWAY:
+            raise ServiceError(f"--redis-url {shown}: {trouble.text}") from error
+        absent = f"No Redis answers at {shown}; start it, or leave --redis-url out to embed one."
+        raise ServiceError(absent) from error

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tasks.contract.model_parts import model_bytes, model_parts
 from tasks.engine.errors import ModelError
 from tasks.engine.llama.fingerprint import file_digest
 from tasks.engine.llama.kernel_sets import KernelSet
@@ -146,7 +147,7 @@ class Model:
             "name": self.path.name.removesuffix(".gguf"),
             "architecture": self.meta("general.architecture"),
             "n_ctx_train": self._dimension("context_length"),
-            "size_bytes": self.path.stat().st_size,
+            "size_bytes": model_bytes(self.path),
             "kv_bytes_per_token": self._kv_bytes_per_token(),
             "n_vocab": self.n_vocab,
             "n_embd": self._dimension("embedding_length"),
@@ -173,6 +174,8 @@ def _check_file(path: Path) -> None:
             begins = file.read(4)
     except OSError as error:
         raise ModelError(f"{path}: can't be read ({error.strerror}); check its permissions") from error
+    if missing := [part.name for part in model_parts(path) if not part.is_file()]:
+        raise ModelError(f"{path}: its part {missing[0]} is missing; fetch or copy all parts into one folder")
     if begins != b"GGUF":
         raise ModelError(f"{path}: not a GGUF file; convert the model to GGUF or choose another with --model")
 

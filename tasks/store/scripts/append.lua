@@ -9,7 +9,7 @@
 local ttl, verdicts, posts, generated = ARGV[1], {}, {}, 0
 
 local function write(key, r, id, seq, body, num_tokens, prompt_tokens, end_json, itl_json)
-  collect(posts, r[3], id, log_event(id, seq, body, end_json, tonumber(r[7]) + num_tokens))
+  collect(posts, r[3], id, log_event(id, seq, body, end_json, tonumber(r[7]) + num_tokens, r[8]))
   generated = generated + num_tokens
   if not r[5] and num_tokens > 0 then redis.call('HSET', key, 'first', string.format('%.6f', now())) end
   if prompt_tokens ~= '' then redis.call('HSET', key, 'prompt_tokens', prompt_tokens) end
@@ -19,7 +19,8 @@ end
 for i = 2, #ARGV, 9 do
   local id, seq, body = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local key = record_of(id)
-  local r = redis.call('HMGET', key, 'attempt', 'state', 'watch', 'seq', 'first', 'fence', 'tokens')
+  local r = redis.call('HMGET', key, 'attempt', 'state', 'watch', 'seq', 'first', 'fence', 'tokens',
+    'bytes')
   local is_mine = r[1] == ARGV[i + 1] and (ARGV[i + 8] == '' or r[6] == ARGV[i + 8])
   local is_written, is_next = tonumber(r[4] or 0) >= seq, tonumber(r[4] or 0) + 1 == seq
   local is_repeated = is_mine and body ~= '' and is_written

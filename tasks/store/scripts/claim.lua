@@ -5,16 +5,16 @@
 -- which the request is a suspect and is not claimed ('': claim it anyway), the newest request format that the
 -- child knows (missing: any).
 -- Returns {} when there is nothing to do, {0} for a suspect, {-format} for a request of a newer format, else
--- {attempt, request, queue_ms, ms since creation, ms from creation to the first token or -1, seq}.
+-- {attempt, request, queue_ms, ms since creation, ms from creation to the first token or -1, seq, owner}.
 local id, child, max_deaths, ttl, fence = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local key, t = record_of(id), now()
 local r = redis.call('HMGET', key, 'state', 'attempt', 'request', 'created', 'claimed', 'first', 'seq', 'model',
-  'queue_timeout', 'deaths', 'time_limit', 'fence', 'v')
+  'queue_timeout', 'deaths', 'time_limit', 'fence', 'v', 'owner')
 local state, attempt, created, limit = r[1], tonumber(r[2]), tonumber(r[4]), r[11]
 
 local function answer(claimed)
   return { attempt, r[3], string.format('%.3f', (claimed - created) * 1000), string.format('%.3f', (t - created) * 1000),
-    r[6] and string.format('%.3f', (tonumber(r[6]) - created) * 1000) or '-1', tonumber(r[7]) }
+    r[6] and string.format('%.3f', (tonumber(r[6]) - created) * 1000) or '-1', tonumber(r[7]), r[14] or '' }
 end
 
 if state ~= 'queued' and state ~= 'running' then return {} end

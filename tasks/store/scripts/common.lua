@@ -1,8 +1,38 @@
 local P = 'inference:'
 
+local function record_of(id) return P .. 'request:' .. id end
+local function log_of(id) return P .. 'log:' .. id end
+
+-- Move the times of everything that is not over, but not beyond t.
+local function shift_times(seconds, t)
+  local function moved(time) return string.format('%.6f', math.min(tonumber(time) + seconds, t)) end
+  local fields = { 'created', 'claimed', 'first' }
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'active', 0, -1)) do
+    local r = redis.call('HMGET', record_of(id), unpack(fields))
+    for i, field in ipairs(fields) do
+      if r[i] then redis.call('HSET', record_of(id), field, moved(r[i])) end
+    end
+    if r[1] then redis.call('ZADD', P .. 'deadlines', 'XX', 'INCR', moved(r[1]) - tonumber(r[1]), id) end
+  end
+  for _, index in ipairs({ 'active', 'running', 'leases' }) do
+    local found = redis.call('ZRANGE', P .. index, 0, -1, 'WITHSCORES')
+    for i = 1, #found, 2 do redis.call('ZADD', P .. index, moved(found[i + 1]), found[i]) end
+  end
+  for _, model in ipairs(redis.call('HKEYS', P .. 'models')) do redis.call('DEL', P .. 'claims:' .. model) end
+end
+
+-- Redis's time in seconds. Scripts ask for it every second while the service lives. So a longer step means that
+-- the clock was set, or that Redis or the whole service was away. Nobody waited in that time, and no worker could
+-- renew a lease: it is left out. A script calls this before it reads a time that is kept.
+local MOST_STEP_S = 5
 local function now()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) + tonumber(t[2]) / 1e6
+  local raw = redis.call('TIME')
+  local t = tonumber(raw[1]) + tonumber(raw[2]) / 1e6
+  local last = redis.call('GET', P .. 'clock')
+  local step = t - (tonumber(last or t))
+  if math.abs(step) > MOST_STEP_S then shift_times(step, t) end
+  if not last or math.abs(step) >= 1 then redis.call('SET', P .. 'clock', string.format('%.6f', t)) end
+  return t
 end
 
 -- Wake one worker that waits for a queue. One token is enough: the worker that takes a message rings again if
@@ -24,18 +54,17 @@ local function push(queue, list, message)
   ring(queue)
 end
 
-local function record_of(id) return P .. 'request:' .. id end
-local function log_of(id) return P .. 'log:' .. id end
-
 -- Append one event to the log, number it, and return it as JSON.
 -- body: the event's JSON without braces and number; end_json: '' unless it is the last event; tokens: number
--- generated so far.
-local function log_event(id, seq, body, end_json, tokens)
+-- generated so far; bytes: what the log takes so far, as the record has it.
+local ENTRY_BYTES = 16
+local function log_event(id, seq, body, end_json, tokens, bytes)
   local event = '{"s":' .. seq .. ',' .. body
   if end_json ~= '' then event = event .. ',"end":' .. end_json end
   event = event .. '}'
   redis.call('XADD', log_of(id), seq .. '-0', 'e', event)
-  redis.call('HSET', record_of(id), 'seq', seq, 'tokens', tokens)
+  redis.call('HSET', record_of(id), 'seq', seq, 'tokens', tokens,
+    'bytes', (tonumber(bytes) or 0) + #event + ENTRY_BYTES)
   return event
 end
 
@@ -90,13 +119,25 @@ local function remember(id, r, state, end_json, t)
   redis.call('LTRIM', P .. 'recent', 0, 99)
 end
 
+-- Of a finished request's record keep only what an answer needs, and note what its record and log take.
+-- outline: the request without its prompt; nil if the last release accepted it.
+local RECORD_BYTES = 6000
+local function slim(id, outline, bytes)
+  local key = record_of(id)
+  if outline then redis.call('HSET', key, 'request', outline) end
+  redis.call('HDEL', key, 'message', 'list', 'tag', 'outline')
+  local size = RECORD_BYTES + redis.call('HSTRLEN', key, 'request') + (tonumber(bytes) or 0)
+  redis.call('RPUSH', P .. 'results', id .. ' ' .. size)
+  redis.call('INCRBY', P .. 'results_bytes', size)
+end
+
 -- Note that a request is finished: set its state and time to live, update the indexes, push the outcome for
 -- the metrics.
 local function settle(id, state, end_json, itl_json, ttl)
-  local key, t = record_of(id), now()
-  local r = redis.call('HMGET', key, 'created', 'model', 'name', 'child')
+  local t, key = now(), record_of(id)
+  local r = redis.call('HMGET', key, 'created', 'model', 'name', 'child', 'outline', 'bytes')
   redis.call('HSET', key, 'state', state, 'finished', string.format('%.6f', t))
-  redis.call('HDEL', key, 'message', 'list', 'tag')
+  slim(id, r[5], r[6])
   redis.call('EXPIRE', key, ttl)
   redis.call('EXPIRE', log_of(id), ttl)
   redis.call('ZREM', P .. 'running', id)
@@ -114,9 +155,10 @@ end
 
 -- End a request from outside its worker, with an error.
 local function finish(id, state, reason, code, message, ttl)
-  local key = record_of(id)
-  local r = redis.call('HMGET', key, 'seq', 'watch', 'tokens', 'prompt_tokens', 'created', 'claimed', 'attempt', 'first')
-  local waited = ((tonumber(r[6]) or now()) - tonumber(r[5])) * 1000
+  local t, key = now(), record_of(id)
+  local r = redis.call('HMGET', key, 'seq', 'watch', 'tokens', 'prompt_tokens', 'created', 'claimed', 'attempt', 'first',
+    'bytes')
+  local waited = ((tonumber(r[6]) or t) - tonumber(r[5])) * 1000
   local tail = {
     state = state,
     finish_reason = reason,
@@ -131,7 +173,8 @@ local function finish(id, state, reason, code, message, ttl)
   }
   local end_json = cjson.encode(tail)
   local posts = {}
-  collect(posts, r[2], id, log_event(id, (tonumber(r[1]) or 0) + 1, '"t":"","k":[]', end_json, tonumber(r[3]) or 0))
+  local seq, tokens = (tonumber(r[1]) or 0) + 1, tonumber(r[3]) or 0
+  collect(posts, r[2], id, log_event(id, seq, '"t":"","k":[]', end_json, tokens, r[9]))
   publish(posts)
   settle(id, state, end_json, '', ttl)
 end

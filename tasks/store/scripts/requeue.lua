@@ -6,8 +6,8 @@
 -- is not reserved any more.
 local leases, unacked, tag, lease, list, message, fresh, id, queue, charge = unpack(ARGV)
 if lease ~= '' then
-  local since = redis.call('ZSCORE', leases, tag)
-  if not since or tonumber(since) > now() - tonumber(lease) then return -1 end
+  local t, since = now(), redis.call('ZSCORE', leases, tag)
+  if not since or tonumber(since) > t - tonumber(lease) then return -1 end
 end
 redis.call('ZREM', leases, tag)
 if redis.call('HDEL', unacked, tag) == 0 then return -1 end

@@ -1,6 +1,6 @@
 -- Everything that a dashboard shows, at one moment. ARGV: the suffixes of a queue's lists by priority.
 -- Returns {time, models (name, JSON, ...), waiting per model, children's JSON, {model, child} of each running
--- request, totals (name, count, ...), recent requests' JSON}.
+-- request, totals (name, count, ...), recent requests' JSON, their owners ('-' for one that is not kept)}.
 local models = redis.call('HGETALL', P .. 'models')
 local waiting, children, running = {}, {}, {}
 for i = 1, #models, 2 do
@@ -15,5 +15,10 @@ end
 for _, id in ipairs(redis.call('ZRANGE', P .. 'running', 0, -1)) do
   table.insert(running, redis.call('HMGET', record_of(id), 'model', 'child'))
 end
+local recent, owners = redis.call('LRANGE', P .. 'recent', 0, -1), {}
+for _, finished in ipairs(recent) do
+  local key = record_of(string.match(finished, '"id": ?"([^"]*)"') or '')
+  table.insert(owners, redis.call('EXISTS', key) == 0 and '-' or redis.call('HGET', key, 'owner') or '')
+end
 return { string.format('%.3f', now()), models, waiting, children, running, redis.call('HGETALL', P .. 'totals'),
-  redis.call('LRANGE', P .. 'recent', 0, -1) }
+  recent, owners }

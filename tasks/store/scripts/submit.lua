@@ -3,7 +3,8 @@
 -- KEYS: the queue's lists by priority; the first has the queue's name.
 -- ARGV: cap (0: none), index of the list, message, its delivery tag; then id, request as JSON, model, channel
 -- of its events, queue timeout (s), time limit (s, '' if none), Redis name of its Idempotency-Key ('' if
--- none), fingerprint of the client's request, version of the request's format.
+-- none), fingerprint of the client's request, version of the request's format, the request without its prompt,
+-- its owner.
 -- Returns {id, 1 if accepted or 0 if it existed, state, time created}, {} if the key was used for another
 -- request, {-(waiting + 1)} if the queue is full.
 local cap, list, message, tag = tonumber(ARGV[1]), KEYS[tonumber(ARGV[2])], ARGV[3], ARGV[4]
@@ -27,7 +28,7 @@ if full then return { full } end
 local key, t = record_of(id), now()
 local created = string.format('%.6f', t)
 redis.call('HSET', key, 'state', 'queued', 'request', ARGV[6], 'model', ARGV[7], 'watch', ARGV[8],
-  'v', ARGV[13], 'queue_timeout', timeout, 'created', created, 'attempt', 0, 'seq', 0, 'tokens', 0,
+  'v', ARGV[13], 'outline', ARGV[14], 'owner', ARGV[15], 'queue_timeout', timeout, 'created', created, 'attempt', 0, 'seq', 0, 'tokens', 0,
   'list', list, 'message', message, 'tag', tag)
 local latest = t + tonumber(timeout)
 if limit ~= '' then

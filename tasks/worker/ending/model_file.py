@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-#: Device, inode, bytes, and time of the last change in nanoseconds.
-Identity = tuple[int, int, int, int]
+from tasks.contract.model_parts import model_parts
+
+#: Of each of the model's files: device, inode, bytes, and time of the last change in nanoseconds.
+Identity = tuple[tuple[int, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class ModelFile:
 
 def _identity(path: Path) -> Identity | None:
     try:
-        found = path.stat()
+        found = [part.stat() for part in model_parts(path)]
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return tuple((part.st_dev, part.st_ino, part.st_size, part.st_mtime_ns) for part in found)
