@@ -53,7 +53,9 @@ class SlotTable:
         prompt is computed would tell one of them what another one asked.
         """
         prefixes = [self._prefix(slot, tokens, owner) for slot in range(len(self._tokens))]
-        slot = max(self._candidates(), key=lambda each: (prefixes[each], -self._used[each]))
+        slot = max(
+            self._candidates(), key=lambda each: (self._continued(each, prefixes[each]), -self._used[each])
+        )
         # Among slots that share equally many tokens, the one with the fewest cells is the cheapest to copy.
         source = max(range(len(prefixes)), key=lambda each: (prefixes[each], -len(self._tokens[each])))
         self._free.remove(slot)
@@ -85,6 +87,14 @@ class SlotTable:
         if not self._reuses or self._owners[slot] != owner:
             return 0
         return min(common_prefix(self._tokens[slot], tokens), len(tokens) - 1)
+
+    def _continued(self, slot: int, prefix: int) -> int:
+        """The part of a prefix that counts: none if many tokens follow, which their own next turn may need.
+
+        A sequence that shares only a system prompt copies that from there into another slot.
+        """
+        tail = len(self._tokens[slot]) - prefix
+        return prefix if tail <= max(MIN_SHARED, prefix // 4) else 0
 
     def _candidates(self) -> Iterable[int]:
         """Free slots that keep the ids of taken slots consecutive; else llama.cpp would split a batch."""

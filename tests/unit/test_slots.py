@@ -69,6 +69,24 @@ def test_what_a_sequence_adds_counts_too():
     assert table.has(first.slot, [*LONG, *[7] * MIN_SHARED, 1]) == len(LONG) + MIN_SHARED
 
 
+def test_conversations_that_share_a_system_prompt_keep_a_slot_each():
+    table = SlotTable(8)
+    talks = [[*LONG, *range(1000 * i, 1000 * i + 50)] for i in range(6)]
+    for turn in range(4):
+        for i, talk in enumerate(talks):
+            place = table.take(talk)
+            if turn:
+                assert place.kept == len(talk) - 50, "a turn finds all of the turns before it"
+            table.release(place.slot, talk)
+            talks[i] = [*talk, *range(100_000 * (turn + 1) + 1000 * i, 100_000 * (turn + 1) + 1000 * i + 50)]
+
+
+def test_a_slot_with_a_short_tail_is_taken_rather_than_copied():
+    table = SlotTable(2)
+    table.release(table.take(LONG).slot, [*LONG, 1, 2])
+    assert table.take([*LONG, 3]).source is None
+
+
 def test_without_reuse_everything_starts_from_nothing():
     table = SlotTable(2, reuses=False)
     table.release(table.take(LONG).slot, LONG)
