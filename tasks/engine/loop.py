@@ -216,8 +216,9 @@ class Engine:
 
     def _admit(self) -> None:
         for seq in self._waiting.admit_to(self._residents, self._clock()):
-            can_guess = self._options.speculates and self._residents.sampler(seq).is_plain_greedy
-            if can_guess and seq.lookup is None:
+            # A wrong guess must be dropped again.
+            can_guess = self._options.speculates and self._context.model.rewinds
+            if can_guess and self._residents.sampler(seq).is_plain_greedy and seq.lookup is None:
                 seq.lookup = PromptLookup(seq.tokens)
 
     def _end_overdue(self) -> None:

@@ -35,6 +35,9 @@ def follower(tokens: list[int]) -> int:
 class FakeModel:
     """A vocabulary in which token 7 is the piece "7 "."""
 
+    def __init__(self, *, rewinds: bool = True) -> None:
+        self.rewinds = rewinds
+
     def is_eog(self, token: int) -> bool:
         return token == EOG
 
@@ -43,7 +46,11 @@ class FakeModel:
 
 
 class FakeContext:
-    """Keeps the tokens of every cell, and refuses rows that don't continue their sequence."""
+    """Keeps the tokens of every cell, and refuses rows that don't continue their sequence.
+
+    Without ``can_trim`` it has only all of a sequence's cells or none, which its model says or, if it
+    ``rewinds``, does not.
+    """
 
     def __init__(
         self,
@@ -52,10 +59,12 @@ class FakeContext:
         n_batch: int = 32,
         capacity: int | None = None,
         can_trim: bool = True,
+        rewinds: bool | None = None,
         follows: Follower = follower,
     ) -> None:
         self.follows = follows
-        self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
+        self.model = FakeModel(rewinds=can_trim if rewinds is None else rewinds)
+        self.slots, self.n_ctx, self.n_batch = slots, n_ctx, n_batch
         self.cells: list[list[int]] = [[] for _ in range(slots)]
         self.capacity, self.can_trim = capacity, can_trim
         self.failures, self.is_broken, self.threads = 0, False, 1
@@ -88,6 +97,8 @@ class FakeContext:
         return True
 
     def copy(self, source: int, target: int, size: int) -> bool:
+        if not self.can_trim and size != len(self.cells[source]):
+            return False
         self.cells[target] = list(self.cells[source])
         return self.trim(target, size)
 
@@ -154,15 +165,17 @@ jobs = st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=10)
         Job(str(i), prompt, count, GREEDY, ignore_eos=True) for i, (prompt, count) in enumerate(entries)
     ]
 )
+#: All cells; a window that may have left some behind; one state.
+memories = st.sampled_from([{}, {"can_trim": False, "rewinds": True}, {"can_trim": False, "rewinds": False}])
 #: Two and three rows cost more than four.
 ODD = StepCosts(((1, 1), (2, 7), (3, 9), (4, 6), (8, 7)), 0.5)
 
 
 @settings(deadline=None, max_examples=60)
-@given(jobs, st.booleans(), st.booleans(), st.booleans())
-def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, can_trim, is_shaped):
+@given(jobs, st.booleans(), memories, st.booleans())
+def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, memory, is_shaped):
     run = Run(
-        FakeContext(can_trim=can_trim),
+        FakeContext(**memory),
         reuses_prefixes=reuses,
         measure=known(ODD) if is_shaped else None,
     ).finish(work)
@@ -275,10 +288,10 @@ def echo(tokens: list[int]) -> int:
 
 
 @settings(deadline=None, max_examples=40)
-@given(prompts, st.integers(1, 400), st.booleans())
-def test_guessing_changes_no_token(prompt, count, can_trim):
+@given(prompts, st.integers(1, 400), memories)
+def test_guessing_changes_no_token(prompt, count, memory):
     job = Job("a", prompt, count, GREEDY, ignore_eos=True)
-    context = FakeContext(n_ctx=512, can_trim=can_trim, follows=echo)
+    context = FakeContext(n_ctx=512, follows=echo, **memory)
     run = Run(context, measure=known(CHEAP_ROWS)).finish([job])
     assert run.tokens["a"] == expected(job, echo)
 

@@ -59,6 +59,11 @@ class Model:
         self.handle = handle
         self.vocab = ll.llama_model_get_vocab(handle)
         self.n_vocab: int = ll.llama_vocab_n_tokens(self.vocab)
+        #: Tokens that a layer with a sliding window looks back; 0 if every layer sees all tokens.
+        self.n_swa: int = max(0, ll.llama_model_n_swa(handle))
+        #: Whether a sequence's last tokens can be dropped. A recurrent or hybrid model has only the state
+        #: after all of them.
+        self.rewinds = not (ll.llama_model_is_recurrent(handle) or ll.llama_model_is_hybrid(handle))
         self._pieces: dict[int, bytes] = {}
 
     @property
