@@ -31,6 +31,10 @@ class Job:
     delivered: tuple[int, ...] = ()
     deadline: float | None = None
 
+    def is_overdue(self, now: float) -> bool:
+        """Whether the deadline is past."""
+        return self.deadline is not None and now >= self.deadline
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -58,6 +62,11 @@ class Delta:
     text: str = ""
     tokens: tuple[int, ...] = ()
     ending: Ending | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the step gave nothing."""
+        return not (self.text or self.tokens or self.ending)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from threading import Semaphore
 from typing import Any
 
 import pytest
@@ -109,6 +110,18 @@ class FakeContext:
         pass
 
 
+class SteppedContext(FakeContext):
+    """Computes a batch only when a test lets it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.steps = Semaphore(2)  # the engine's first batch and one more
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        assert self.steps.acquire(timeout=20)
+        super().decode(rows)
+
+
 class Run:
     """An engine on a fake context, driven to the end of its jobs."""
 
@@ -135,6 +148,9 @@ class Run:
             if delta.ending is not None:
                 self.endings[delta.key] = delta.ending
                 self._ended.put(delta.key)
+
+    def next_ended(self) -> str:
+        return self._ended.get(timeout=20)
 
     def finish(self, jobs: Sequence[Job]) -> Run:
         for job in jobs:
@@ -341,3 +357,37 @@ def test_a_stop_inside_a_guess_ends_the_answer_there():
     assert run.tokens["a"][-1] == EOG
     assert len(run.tokens["a"]) == 101 + 1 - len(job.prompt)
     assert run.endings["a"].reason is FinishReason.STOP
+
+
+def test_a_deadline_ends_a_job_that_waits_for_a_slot():
+    now = [0.0]
+    run = Run(FakeContext(slots=1, n_ctx=4096), clock=lambda: now[0])
+    run.engine.submit(Job("long", (1, 2, 3), 4000, GREEDY, ignore_eos=True))
+    run.engine.submit(Job("late", (4, 5, 6), 4000, GREEDY, deadline=5.0, ignore_eos=True))
+    now[0] = 6.0
+    assert run.next_ended() == "late"
+    assert run.endings["late"].error.code is ErrorCode.REQUEST_TIMEOUT
+    run.engine.cancel("long")
+    run.engine.close()
+
+
+def test_a_cancelled_job_leaves_whatever_it_waits_for():
+    """One is being prefilled, one waits for its prefix, one for its turn in prefill, and one for a slot."""
+    shared = tuple(range(3000))
+    context = SteppedContext(slots=3, n_ctx=4096, n_batch=32)
+    run = Run(context, clock=lambda: 0.0)
+    for key, prompt in (
+        ("computes", (*shared, 1)),
+        ("shares", (*shared, 2)),
+        ("behind", shared[::-1]),
+        ("waits", (7, 8)),
+    ):
+        run.engine.submit(Job(key, prompt, 5, GREEDY, ignore_eos=True))
+    context.steps.release(3)
+    for key in ("shares", "behind", "waits"):
+        run.engine.cancel(key)
+    run.engine.submit(Job("next", (9, 10), 2, GREEDY, ignore_eos=True))
+    context.steps.release(10_000)
+    assert {run.next_ended(), run.next_ended()} == {"computes", "next"}
+    assert sum(context.computed) < len(shared) + 100
+    run.engine.close()

@@ -65,7 +65,8 @@ class Context:
         self.slots = slots
         #: Tokens that a sequence can hold; llama.cpp rounds the requested number up.
         self.n_ctx: int = min(n_ctx, ll.llama_n_ctx(handle) // slots)
-        self.n_batch: int = params.n_batch
+        #: Most rows of a batch; llama.cpp lowers it to the cells that there are.
+        self.n_batch: int = min(params.n_batch, ll.llama_n_batch(handle))
         self._threads = threads
         self._memory = ll.llama_get_memory(handle)
         self._batch = _Batch(params.n_batch)

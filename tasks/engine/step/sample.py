@@ -43,6 +43,12 @@ class TokenSampler:
         self._observer.on_end(ending)
         return Delta(seq.job.key, text, tokens, ending)
 
+    def end_without_slot(self, seq: Sequence_, error: Failure) -> Delta:
+        """The last delta of a sequence that waits for a slot."""
+        ending = seq.ending(error=error)
+        self._observer.on_end(ending)
+        return Delta(seq.job.key, ending=ending)
+
     def _choose(self, batch: Batch) -> list[list[int]]:
         """Each chunk's next tokens: greedy requests in one sweep over all rows, others by their samplers."""
         samplers = [self._residents.sampler(chunk.seq) for chunk in batch.chunks]
