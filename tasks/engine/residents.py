@@ -47,9 +47,13 @@ class Residents:
         seq.computed = self._trim(seq, place.kept)
         seq.waits_for = None if place.source is None else (place.source, place.shared)
         seq.cache_n = seq.computed
-        sampler = Sampler(self._context.model, seq.job.sampling)
-        sampler.accept(seq.tokens[len(seq.job.prompt) :])
-        self._samplers[seq.slot] = sampler
+        self._samplers[seq.slot] = Sampler(
+            self._context.model,
+            seq.job.sampling,
+            ignore_eos=seq.job.ignore_eos,
+            prompt=seq.job.prompt,
+            answer=seq.tokens[len(seq.job.prompt) :],
+        )
         self._by_slot[seq.slot] = seq
 
     def remove(self, seq: Sequence) -> None:

@@ -85,4 +85,5 @@ class Answers:
         """How far the logit of any token of an answer is behind the largest."""
         prompt, answer = self._prompts[key], self.outputs.tokens[key]
         logits = fresh(self._model, [*prompt, *answer[:-1]], since=len(prompt) - 1, **self._shape)
+        logits[:, self._model.ends] = -np.inf  # as ignore_eos says
         return float((logits.max(axis=1) - logits[np.arange(len(answer)), list(answer)]).max())

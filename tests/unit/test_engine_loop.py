@@ -88,7 +88,8 @@ class FakeContext:
                 self._outputs.append(self.follows(self.cells[row.seq]))
         self.computed.append(len(rows))
 
-    def greedy(self, num_outputs: int) -> list[int]:
+    def greedy(self, num_outputs: int, endless: Sequence[int] = ()) -> list[int]:
+        assert all(row < num_outputs for row in endless)
         return [] if self.is_broken else self._outputs[:num_outputs]
 
     def trim(self, seq: int, start: int) -> bool:
