@@ -164,16 +164,11 @@ class WorkerChild:
                 release has to run it.
         """
         try:
-            attempt = self._begin(request_id, max(1, self._settings.max_attempts - 1))
+            attempt = self._begin_in_turn(request_id)
         except UnsupportedVersionError as error:
             logger.warning("%s; it goes back into the queue", error)
             self._leaving.wait(NEWER_PAUSE_S)
             raise HandedBackError(request_id) from None
-        except SuspectError:
-            # The request may be killing its children, or it only shared a child with the one that does. Only
-            # one suspect at a time begins, beside requests that have delivered something. Then only the one
-            # that kills its children dies again without getting any further.
-            attempt = self._probe(request_id)
         if attempt is None:
             return
         attempt.over.wait()
@@ -181,12 +176,19 @@ class WorkerChild:
         if attempt.is_handed_back:
             raise HandedBackError(request_id)
 
-    def _probe(self, request_id: str) -> Attempt | None:
-        """Begin a suspect when no other one is being tried, unless it is over before."""
-        limit = max(1, self._settings.max_attempts - 1)
+    def _begin_in_turn(self, request_id: str) -> Attempt | None:
+        """Begin a request, a suspect only when no other one is being tried.
+
+        A suspect may be killing its children, or it only shared a child with the one that does. Only one at a
+        time begins, beside requests that have delivered something. Then only the one that kills its children
+        dies again without getting any further.
+        """
+        suspect_from = max(1, self._settings.max_attempts - 1)
+        with suppress(SuspectError):
+            return self._begin(request_id, suspect_from)
         while not self._probing.acquire(timeout=PROBE_S):
-            with suppress(SuspectError):  # it is one still
-                return self._begin(request_id, limit)
+            with suppress(SuspectError):  # raised as long as the request waits
+                return self._begin(request_id, suspect_from)
         try:
             attempt = self._begin(request_id)
             if attempt is not None:

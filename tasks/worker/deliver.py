@@ -198,7 +198,7 @@ class Deliverer:
         if not goes_on:
             self._attempts.pop(attempt.key, None)
             self._pending.pop(attempt.key, None)
-            # In this order: whoever submits the job afterwards sees that the attempt is over.
+            # In this order: a thread that submits the job afterwards sees that the attempt is over.
             attempt.stop()
             self._stop(attempt.key)
         elif not item.is_silent:
