@@ -169,8 +169,10 @@ class Deliverer:
 
     def _items(self, now: float, *, is_last: bool) -> Iterator[tuple[Attempt, Append]]:
         is_writing, is_asking = is_last or self._must_write(now), self._must_ask(now)
-        self._written_at = now if is_writing else self._written_at
-        self._asked_at = now if is_asking else self._asked_at
+        if is_writing and self._pending:
+            self._written_at = now
+        if is_asking:
+            self._asked_at = now
         for attempt in list(self._attempts.values()):
             pending = self._pending.get(attempt.key)
             if pending is not None and (is_last or (is_writing and pending.is_due(now))):
