@@ -108,11 +108,29 @@ def test_answers_are_the_same_whatever_is_kept_copied_cut_guessed_or_padded(
     answers.engine.close()
 
 
-def test_an_answer_that_repeats_itself_is_guessed_and_right(model: Model) -> None:
+def test_wrong_guesses_leave_no_trace(model: Model) -> None:
+    """A prompt that repeats itself is guessed from; what follows in the answer is something else."""
     answers = Answers(model, 1, EAGER)
     answers.ask("loop", words(8, 8) * 12, 150)
     answers.check(1)
     answers.engine.close()
+    assert (answers.work.counts["guessed"] > answers.work.counts["right"]) == model.rewinds
+
+
+def test_padding_leaves_no_trace_in_the_slots_that_it_uses(model: Model) -> None:
+    """Idle slots keep a conversation while others decode beside them, padded."""
+    answers = Answers(model, 3, EAGER)
+    kept = words(9, 3 * WINDOW)
+    answers.ask("kept", kept, 5)
+    answers.check(1)
+    for seed in (10, 11):
+        answers.ask(f"beside {seed}", words(seed, WINDOW), 60)
+    answers.check(2)
+    answers.ask("goes on", [*kept, *answers.outputs.tokens["kept"][:4], *words(12, 9)], 20)
+    answers.check(1)
+    answers.engine.close()
+    assert answers.reused("goes on") >= len(kept)
+    assert answers.work.counts["padding"] > 0
 
 
 def test_gemma_answers_a_prefix_of_a_prompt_that_is_being_decoded() -> None:

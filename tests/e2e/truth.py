@@ -14,6 +14,7 @@ from tasks.engine.llama.context import Context, Row
 from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.sequence import Job
+from tasks.telemetry.work_counter import WorkCounter
 from tests.e2e.outputs import Outputs
 
 #: Batches of other sizes add in another order; a token whose logit is so close to the largest is right, too.
@@ -56,11 +57,11 @@ class Answers:
         self, model: Model, slots: int, table: CostTable | None = None, near: float = NEAR, **shape: int
     ) -> None:
         self._model, self._near, self._shape = model, near, shape
-        self.outputs = Outputs()
+        self.outputs, self.work = Outputs(), WorkCounter()
         options = EngineOptions(measure=None if table is None else lambda _: table)
         threads = CorePool(1, shape.get("threads", 1)).member(0)
         self.engine = Engine(
-            lambda: make_context(model, slots, **shape), self.outputs, threads, options=options
+            lambda: make_context(model, slots, **shape), self.outputs, threads, self.work, options
         )
         self.engine.start()
         self._prompts: dict[str, list[int]] = {}
