@@ -81,7 +81,7 @@ class Engine:
         self._inbox: SimpleQueue[tuple[Job | str | None, float]] = SimpleQueue()
         self._waiting = Waiting()
         self._is_open, self._started = True, 0.0
-        self._ready: SimpleQueue[Exception | None] = SimpleQueue()
+        self._ready: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
 
     # ---- any thread ---------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Engine:
     def _run(self) -> None:
         try:
             self._prepare()
-        except Exception as error:
+        except BaseException as error:  # whatever it is, start() waits for it
             self._ready.put(error)
             return
         self._ready.put(None)
@@ -172,7 +172,11 @@ class Engine:
         seq = next(iter(self._residents), None)
         if seq is None or seq.lookup is None or costs is None or len(self._residents) > 1 or not step.decode:
             return step
-        room = min(self._context.n_ctx - len(seq.tokens), seq.job.max_tokens - seq.num_generated - 1)
+        room = min(
+            self._context.n_ctx - len(seq.tokens),
+            seq.job.max_tokens - seq.num_generated - 1,
+            self._context.n_batch - 1,
+        )
         size = min(draft_size(seq.lookup.trust(), costs), room)
         draft = tuple(seq.lookup.draft(max(0, size)))
         return replace(step, draft=draft, padding=0) if draft else step
@@ -216,17 +220,20 @@ class Engine:
 
     def _admit(self) -> None:
         for seq in self._waiting.admit_to(self._residents, self._clock()):
-            can_guess = self._options.speculates and self._residents.sampler(seq).is_plain_greedy
-            if can_guess and seq.lookup is None:
+            # A wrong guess must be dropped again.
+            can_guess = self._options.speculates and self._context.model.rewinds
+            if can_guess and self._residents.sampler(seq).is_plain_greedy and seq.lookup is None:
                 seq.lookup = PromptLookup(seq.tokens)
 
     def _end_overdue(self) -> None:
         now = self._clock()
-        overdue = [seq for seq in self._residents if seq.job.deadline is not None and now >= seq.job.deadline]
-        if overdue:
-            message = "The request took longer than its time limit and was stopped."
-            failure = Failure(ErrorCode.REQUEST_TIMEOUT, message)
-            self._sink([self._give_up(seq, failure) for seq in overdue])
+        message = "The request took longer than its time limit and was stopped."
+        failure = Failure(ErrorCode.REQUEST_TIMEOUT, message)
+        late = [self._give_up(seq, failure) for seq in self._residents if seq.job.is_overdue(now)]
+        for seq in self._waiting.overdue(now):
+            late.append(self._sampler.end_without_slot(seq, failure))
+        if late:
+            self._sink(late)
 
     def _give_up(self, seq: Sequence, failure: Failure) -> Delta:
         return self._sampler.end(seq, error=failure)

@@ -16,7 +16,7 @@ class Residents:
 
     def __init__(self, context: Context, *, reuses: bool) -> None:
         self._context = context
-        self._table = SlotTable(context.slots, reuses=reuses)
+        self._table = SlotTable(context.slots, reuses=reuses, rewinds=context.model.rewinds)
         self._by_slot: dict[int, Sequence] = {}
         self._samplers: dict[int, Sampler] = {}
 
@@ -47,9 +47,13 @@ class Residents:
         seq.computed = self._trim(seq, place.kept)
         seq.waits_for = None if place.source is None else (place.source, place.shared)
         seq.cache_n = seq.computed
-        sampler = Sampler(self._context.model, seq.job.sampling)
-        sampler.accept(seq.tokens[len(seq.job.prompt) :])
-        self._samplers[seq.slot] = sampler
+        self._samplers[seq.slot] = Sampler(
+            self._context.model,
+            seq.job.sampling,
+            ignore_eos=seq.job.ignore_eos,
+            prompt=seq.job.prompt,
+            answer=seq.tokens[len(seq.job.prompt) :],
+        )
         self._by_slot[seq.slot] = seq
 
     def remove(self, seq: Sequence) -> None:
@@ -72,13 +76,15 @@ class Residents:
         rows = []
         for slot in range(slots[-1] + 1, min(slots[-1] + 1 + count, self._context.slots)):
             pos = self._table.size(slot)
-            if slot in self._by_slot or pos >= self._context.n_ctx:
+            # A padded slot keeps its cells only if the padding's own can be dropped again.
+            is_kept = self._context.model.rewinds or pos == 0
+            if slot in self._by_slot or pos >= self._context.n_ctx or not is_kept:
                 break
             rows.append(Row(0, pos, slot, is_output=True))
         return rows
 
     def unpad(self, rows: Sequence_[Row]) -> None:
-        """Drop the cells of padding; if the model can't drop only those, drop all cells of their slots."""
+        """Drop the cells of padding; if others are missing then, drop all cells of their slots."""
         for row in rows:
             if not self._context.trim(row.seq, row.pos):
                 self._context.trim(row.seq, 0)
@@ -102,12 +108,12 @@ class Residents:
         if shared - seq.computed < MIN_SHARED:
             seq.waits_for = None  # the sequence that was computing them is gone
         elif owner is None or owner.computed >= shared:
-            is_cut = self._context.copy(source, seq.slot, shared)
-            seq.computed = seq.cache_n = shared if is_cut else self._trim(seq, 0)
+            is_copied = self._context.copy(source, seq.slot, shared)
+            seq.computed = seq.cache_n = shared if is_copied else self._trim(seq, seq.computed)
             seq.waits_for = None
 
     def _trim(self, seq: Sequence, kept: int) -> int:
-        """Keep the first ``kept`` cells, or none if the model can only drop all; returns the number kept."""
+        """Keep the first ``kept`` cells, or none if some of them are missing; returns the number kept."""
         if self._context.trim(seq.slot, kept):
             return kept
         self._context.trim(seq.slot, 0)

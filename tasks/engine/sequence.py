@@ -33,6 +33,10 @@ class Job:
     deadline: float | None = None
     owner: str = ""
 
+    def is_overdue(self, now: float) -> bool:
+        """Whether the deadline is past."""
+        return self.deadline is not None and now >= self.deadline
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -60,6 +64,11 @@ class Delta:
     text: str = ""
     tokens: tuple[int, ...] = ()
     ending: Ending | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the step gave nothing."""
+        return not (self.text or self.tokens or self.ending)
 
 
 @dataclass(slots=True)

@@ -31,13 +31,17 @@ class Placement:
 class SlotTable:
     """Which slots are free, and which tokens' cells each slot has or, while it is taken, will have."""
 
-    def __init__(self, num_slots: int, *, reuses: bool = True) -> None:
-        """If ``reuses`` is false, every sequence starts without cells."""
+    def __init__(self, num_slots: int, *, reuses: bool = True, rewinds: bool = True) -> None:
+        """If ``reuses`` is false, every sequence starts without cells.
+
+        If ``rewinds`` is false, the model can't drop a sequence's last cells only: a sequence starts from an
+        idle slot's cells, all of them, or without cells.
+        """
         self._tokens: list[Sequence[int]] = [()] * num_slots
         self._owners = [""] * num_slots
         self._used = [0] * num_slots
         self._free = set(range(num_slots))
-        self._reuses = reuses
+        self._reuses, self._rewinds = reuses, rewinds
         self._tick = 0
 
     @property
@@ -86,7 +90,9 @@ class SlotTable:
     def _prefix(self, slot: int, tokens: Sequence[int], owner: str) -> int:
         if not self._reuses or self._owners[slot] != owner:
             return 0
-        return min(common_prefix(self._tokens[slot], tokens), len(tokens) - 1)
+        size = min(common_prefix(self._tokens[slot], tokens), len(tokens) - 1)
+        is_usable = self._rewinds or (slot in self._free and size == len(self._tokens[slot]))
+        return size if is_usable else 0
 
     def _continued(self, slot: int, prefix: int) -> int:
         """The part of a prefix that counts: none if many tokens follow, which their own next turn may need.

@@ -27,6 +27,13 @@ class Waiting:
         """Remove a job from the queue."""
         self._sequences = deque(seq for seq in self._sequences if seq.job.key != key)
 
+    def overdue(self, now: float) -> list[Sequence]:
+        """Remove the sequences whose time is over, and return them."""
+        late = [seq for seq in self._sequences if seq.job.is_overdue(now)]
+        if late:
+            self._sequences = deque(seq for seq in self._sequences if not seq.job.is_overdue(now))
+        return late
+
     def put_back(self, seq: Sequence, num_resident: int) -> None:
         """Put a sequence at the head, without cells: ``num_resident`` other sequences fill the cache."""
         seq.computed, seq.waits_for = 0, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -52,6 +53,8 @@ _REPEATING: dict[str, Any] = {
     "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
 }
 
+#: Seconds between two looks whether a suspect that waits for its turn is over.
+PROBE_S = 0.25
 #: Seconds until a request of a newer format goes back to its queue. Its message did not give the format, or
 #: it would have stayed there. Without this pause, this worker would take it again and again.
 NEWER_PAUSE_S = 2.0
@@ -161,25 +164,38 @@ class WorkerChild:
                 release has to run it.
         """
         try:
-            attempt = self._begin(request_id, max(1, self._settings.max_attempts - 1))
+            attempt = self._begin_in_turn(request_id)
         except UnsupportedVersionError as error:
             logger.warning("%s; it goes back into the queue", error)
             self._leaving.wait(NEWER_PAUSE_S)
             raise HandedBackError(request_id) from None
-        except SuspectError:
-            # The request may be killing its children, or it only shared a child with the one that does. Only
-            # one suspect at a time begins, beside requests that have delivered something. Then only the one
-            # that kills its children dies again without getting any further.
-            with self._probing:
-                attempt = self._begin(request_id)
-                if attempt is not None:
-                    attempt.proven.wait()
         if attempt is None:
             return
         attempt.over.wait()
         self._tell(attempt)
         if attempt.is_handed_back:
             raise HandedBackError(request_id)
+
+    def _begin_in_turn(self, request_id: str) -> Attempt | None:
+        """Begin a request, a suspect only when no other one is being tried.
+
+        A suspect may be killing its children, or it only shared a child with the one that does. Only one at a
+        time begins, beside requests that have delivered something. Then only the one that kills its children
+        dies again without getting any further.
+        """
+        suspect_from = max(1, self._settings.max_attempts - 1)
+        with suppress(SuspectError):
+            return self._begin(request_id, suspect_from)
+        while not self._probing.acquire(timeout=PROBE_S):
+            with suppress(SuspectError):  # raised as long as the request waits
+                return self._begin(request_id, suspect_from)
+        try:
+            attempt = self._begin(request_id)
+            if attempt is not None:
+                attempt.proven.wait()
+            return attempt
+        finally:
+            self._probing.release()
 
     def _begin(self, request_id: str, suspect_from: float | None = None) -> Attempt | None:
         """Claim a request and begin to generate it; ``None`` when there is nothing (more) to do.
@@ -222,12 +238,16 @@ class WorkerChild:
         raise HandedBackError
 
     def _start(self, attempt: Attempt) -> None:
+        self._deliverer.add(attempt)
+        if self._leaving.is_set():
+            raise HandedBackError(attempt.id)
         request = attempt.request
         prompt, max_tokens = self._prompts.build(request)
         delivered = self._delivered(attempt)
         attempt.prompt_tokens, attempt.num_delivered = len(prompt), len(delivered)
-        self._deliverer.add(attempt)
         attempt.submitted_at = monotonic()
+        if attempt.over.is_set():
+            return
         self._engine.submit(
             Job(
                 key=attempt.key,
@@ -241,6 +261,9 @@ class WorkerChild:
                 owner="" if self._settings.share_prefixes else attempt.owner,
             )
         )
+        # It may have become over since; the deliverer's own cancel may have come before the job.
+        if attempt.over.is_set():
+            self._engine.cancel(attempt.key)
 
     def _delivered(self, attempt: Attempt) -> tuple[int, ...]:
         """The tokens that earlier attempts delivered: generation goes on after them."""
@@ -250,6 +273,7 @@ class WorkerChild:
         return tuple(t for event in log for t in event.tokens)
 
     def _fail(self, attempt: Attempt, failure: Failure) -> None:
+        self._deliverer.remove(attempt)
         end = attempt.failed(failure)
         item = Append(attempt.id, attempt.number, attempt.seq + 1, end=end, fence=attempt.fence)
         self._insist(partial(self._attempts.append, [item]))

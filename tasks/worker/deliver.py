@@ -8,7 +8,7 @@ much as a write of one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 #: A request that is not streamed is written after so many tokens or seconds, whichever comes first.
 SELDOM_TOKENS = 64
 SELDOM_S = 0.5
+#: Seconds between two questions whether attempts are still wanted that wrote nothing meanwhile. Waiting for a
+#: slot, for another's prefix or for a turn in prefill, an attempt gives nothing to write, but it may be over.
+ASK_S = 0.05
 #: A token waits for the next step's tokens no longer than so many intervals between writes.
 MAX_INTERVALS = 2
 
@@ -78,7 +81,7 @@ class Deliverer:
         ``on_append`` is called with the seconds that each round trip to Redis took.
         """
         self._store = store
-        self._interval_s, self._written_at = interval_s, 0.0
+        self._interval_s, self._written_at, self._asked_at = interval_s, 0.0, 0.0
         self._on_append = on_append
         self._stop: Callable[[str], None] = lambda _key: None
         self._steps: SimpleQueue[list[Delta] | None] = SimpleQueue()
@@ -102,8 +105,13 @@ class Deliverer:
         self._thread.join()
 
     def add(self, attempt: Attempt) -> None:
-        """Add an attempt, before its job is submitted."""
+        """Add an attempt, before its job is submitted; from now on Redis is asked whether it is wanted."""
         self._attempts[attempt.key] = attempt
+        self._steps.put([])  # wakes the thread
+
+    def remove(self, attempt: Attempt) -> None:
+        """Forget an attempt whose job is not submitted."""
+        self._attempts.pop(attempt.key, None)
 
     def _run(self) -> None:
         is_open = True
@@ -114,7 +122,7 @@ class Deliverer:
             attempt.stop(is_handed_back=True)
 
     def _gather(self) -> bool:
-        """Take the engine's steps until something must be written; return whether more can come."""
+        """Take the engine's steps until something is to be written or asked; return whether more can come."""
         while True:
             try:
                 deltas = self._steps.get(timeout=self._patience_s())
@@ -123,36 +131,54 @@ class Deliverer:
             if deltas is None:
                 return False
             self._collect(deltas)
-            if self._steps.empty() and self._is_due():
+            now = monotonic()
+            if self._steps.empty() and (self._must_write(now) or self._must_ask(now)):
                 return True
 
     def _patience_s(self) -> float | None:
-        """How many seconds to wait for the next step before waiting tokens are written without it."""
-        if not (self._pending and self._interval_s):
+        """How many seconds to wait for the next step, until waiting tokens are written or Redis is asked."""
+        if not self._attempts:
             return None
-        return max(0.0, self._written_at + MAX_INTERVALS * self._interval_s - monotonic())
+        until = self._asked_at + ASK_S
+        if self._pending and self._interval_s:
+            until = min(until, self._written_at + MAX_INTERVALS * self._interval_s)
+        return max(0.0, until - monotonic())
 
-    def _is_due(self) -> bool:
-        is_time = monotonic() - self._written_at >= self._interval_s
+    def _must_write(self, now: float) -> bool:
+        is_time = now - self._written_at >= self._interval_s
         return is_time or any(pending.is_urgent for pending in self._pending.values())
+
+    def _must_ask(self, now: float) -> bool:
+        return now - self._asked_at >= ASK_S
 
     def _collect(self, deltas: Iterable[Delta]) -> None:
         now = monotonic()
         for delta in deltas:
             attempt = self._attempts.get(delta.key)
-            if attempt is not None:
+            if attempt is not None and not delta.is_empty:
                 self._pending.setdefault(delta.key, _Pending(attempt, now)).add(delta)
 
     def _flush(self, *, is_last: bool = False) -> None:
-        """Write the deltas that are due, and ask for the other attempts whether to go on."""
-        now = self._written_at = monotonic()
-        batch = list(self._pending.values())
-        items = [_item(pending, is_due=is_last or pending.is_due(now)) for pending in batch]
+        """Write the deltas that are due; now and then, ask for all other attempts whether to go on."""
+        items = list(self._items(monotonic(), is_last=is_last))
         if not items:
             return
-        verdicts = self._append(items)
-        for pending, item, goes_on in zip(batch, items, verdicts, strict=True):
-            self._settle(pending, item, goes_on=goes_on)
+        verdicts = self._append([item for _, item in items])
+        for (attempt, item), goes_on in zip(items, verdicts, strict=True):
+            self._settle(attempt, item, goes_on=goes_on)
+
+    def _items(self, now: float, *, is_last: bool) -> Iterator[tuple[Attempt, Append]]:
+        is_writing, is_asking = is_last or self._must_write(now), self._must_ask(now)
+        if is_writing and self._pending:
+            self._written_at = now
+        if is_asking:
+            self._asked_at = now
+        for attempt in list(self._attempts.values()):
+            pending = self._pending.get(attempt.key)
+            if pending is not None and (is_last or (is_writing and pending.is_due(now))):
+                yield attempt, _news(pending)
+            elif is_asking:
+                yield attempt, Append(attempt.id, attempt.number, attempt.seq + 1, fence=attempt.fence)
 
     def _append(self, items: list[Append]) -> list[bool]:
         failures = 0
@@ -170,26 +196,25 @@ class Deliverer:
                 self._on_append(monotonic() - started)
                 return verdicts
 
-    def _settle(self, pending: _Pending, item: Append, *, goes_on: bool) -> None:
-        attempt = pending.attempt
-        if not item.is_silent:
-            attempt.seq = item.seq
-            attempt.proven.set()
+    def _settle(self, attempt: Attempt, item: Append, *, goes_on: bool) -> None:
         if not goes_on:
-            self._stop(attempt.key)
-        if goes_on:
-            attempt.end, attempt.ending = item.end, pending.ending
-        if not goes_on or item.end is not None:
-            del self._attempts[attempt.key]
+            self._attempts.pop(attempt.key, None)
+            self._pending.pop(attempt.key, None)
+            # In this order: a thread that submits the job afterwards sees that the attempt is over.
             attempt.stop()
-        if not goes_on or not item.is_silent or not pending.tokens:
-            del self._pending[attempt.key]
+            self._stop(attempt.key)
+        elif not item.is_silent:
+            pending = self._pending.pop(attempt.key)
+            attempt.seq, attempt.end, attempt.ending = item.seq, item.end, pending.ending
+            attempt.proven.set()
+            if item.end is not None:
+                del self._attempts[attempt.key]
+                attempt.stop()
 
 
-def _item(pending: _Pending, *, is_due: bool) -> Append:
+def _news(pending: _Pending) -> Append:
+    """What an attempt has generated."""
     attempt = pending.attempt
-    if not is_due:
-        return Append(attempt.id, attempt.number, attempt.seq + 1, fence=attempt.fence)
     return Append(
         attempt.id,
         attempt.number,

@@ -17,6 +17,6 @@ def _refuse(text: str, sender: Any, **_: Any) -> None:
 
 try:
     import tasks.worker.task  # noqa: F401 - its task and its signal handlers
-except ModelError as error:
+except (ModelError, ImportError) as error:
     # Only a worker ends; `celery inspect` and the like do not need the library.
     signals.worker_init.connect(partial(_refuse, f"The worker can't serve: {error}."), weak=False)

@@ -51,8 +51,7 @@ class ProcessEngine:
         self._worker = "worker"
         self._slots, self._forks = 1, True
         self._cores = CorePool(1, 1)
-        #: Process id of the worker's main process, with or without children.
-        self.parent = os.getpid()
+        self._parent = os.getpid()
 
     def prepare(self, worker: Any) -> None:
         """In the worker's parent: choose slots, kernels and cores, and load the shared weights.
@@ -62,7 +61,7 @@ class ProcessEngine:
         """
         settings: WorkerSettings = worker.app.settings
         pool, shape = get_implementation(worker.pool_cls), settings.shape
-        self._worker, self.parent = worker.hostname, os.getpid()
+        self._worker, self._parent = worker.hostname, os.getpid()
         self._forks = issubclass(pool, Prefork)
         if issubclass(pool, TaskPool):
             self._slots = shape.slots
@@ -82,7 +81,12 @@ class ProcessEngine:
         gc.freeze()
 
     def start(self) -> WorkerChild:
-        """The child, made on the first call. Raises :class:`~tasks.engine.llama.model.ModelError`."""
+        """The child, made on the first call.
+
+        Raises:
+            ModelError: no child can ever start.
+            Exception: whatever else kept this one from starting.
+        """
         with self._lock:
             if self._child is None:
                 settings, share = current_app.settings, self._share()
@@ -102,6 +106,11 @@ class ProcessEngine:
         threads, step_costs = self._cores.member(index), current_app.step_costs
         on_stage = partial(current_app.stages.note, index)
         return Share(self._worker, index, self._slots, threads, tally, step_costs, on_stage)
+
+    @property
+    def is_child(self) -> bool:
+        """Whether this process is a child of the worker's main process; some pools have no children."""
+        return os.getpid() != self._parent
 
     def hand_back(self) -> None:
         """Have the child's requests continued elsewhere."""
@@ -152,11 +161,16 @@ def generate(request_id: str, *_: Any, **__: Any) -> None:
     """
     try:
         with logs.bound(id=request_id):
-            _engine.start().run(request_id)
-    except ModelError as error:
-        _refuse(error)
-        raise Reject(error, requeue=True) from None
+            _started().run(request_id)
     except HandedBackError as error:
+        raise Reject(error, requeue=True) from None
+
+
+def _started() -> WorkerChild:
+    try:
+        return _engine.start()
+    except Exception as error:
+        _explain_failed_start(error)
         raise Reject(error, requeue=True) from None
 
 
@@ -179,20 +193,33 @@ def _on_child_init(**_: Any) -> None:
     signal.signal(HAND_BACK, lambda *_: Thread(target=_engine.hand_back, daemon=True).start())
     try:
         _engine.start()
-    except ModelError as error:
-        _refuse(error)
-        # The solo pool has no children: its process reads the reason itself, as soon as it has started.
-        if os.getpid() != _engine.parent:
-            raise SystemExit(HOPELESS) from None
-    except Exception:
-        # Celery would go on with a child that can run no task.
-        logger.exception("this child can't start")
-        raise SystemExit(1) from None
+    except Exception as error:
+        _explain_failed_start(error)
+        # Celery would go on with a child that can run no task. The solo pool has no children: its process
+        # reads the reason itself, as soon as it has started.
+        if _engine.is_child:
+            raise SystemExit(HOPELESS if isinstance(error, ModelError) else 1) from None
 
 
-def _refuse(error: ModelError) -> None:
-    """End the worker and say why: every child would fail in the same way."""
-    current_app.refusal.say(explain_refusal(str(error), Circumstances.of(current_app)))
+def _explain_failed_start(error: Exception) -> None:
+    """End the worker and say why, unless this is a child whose replacement may do better.
+
+    If none does, the worker gives up with what the last of them noted.
+    """
+    if isinstance(error, ModelError):
+        _refuse(str(error))
+        return
+    logger.error("this child can't start", exc_info=error)
+    stages, place = current_app.stages, child_index()
+    failure = f"{stages.read(place)} ({error!r})"
+    if _engine.is_child:
+        stages.note(place, failure)
+    else:
+        _refuse(f"it failed while {failure}; its log says where")
+
+
+def _refuse(reason: str) -> None:
+    current_app.refusal.say(explain_refusal(reason, Circumstances.of(current_app)))
 
 
 @signals.worker_process_shutdown.connect(weak=False)

@@ -23,6 +23,7 @@ from tasks.store import last_words
 from tasks.store.requests import RequestStore
 from tasks.worker.ending.crash_loop import MAX_DEATHS
 from tests.e2e.serving import COMMAND, QUICK_START, Served, clean_environment
+from tests.tiny_models import attends
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -92,6 +93,24 @@ def test_memory_that_is_not_enough_is_one_message(
     assert re.search(r"no memory for \d+ sequences.*lower --slots, --n-ctx or --workers", line)
     assert re.search(r"The memory: [\d,]+ MiB needed: .*; [\d,]+ MiB available", line)
     assert queue.waiting(model_path.stem) == 1
+    [words] = last_words.read(redis)
+    assert words.text in line
+
+
+@pytest.mark.parametrize("pool", ["prefork", "processes", "threads", "solo"])
+def test_an_error_that_nobody_foresaw_ends_the_worker_and_loses_no_request(
+    pool: str, valkey_url: str, redis: Redis, tmp_path: Path
+) -> None:
+    model = attends(tmp_path / "tiny.gguf")
+    settings = BrokerSettings(redis_url=valkey_url, model=model)
+    queue = RequestQueue(RequestStore(redis), settings.queue_limit)
+    queue.submit(GenerateRequest("r", model.stem, prompt="One", max_tokens=2, sampling=Sampling()), "", 60)
+    variables = {**CRASHING, "FAULTY_KERNELS": "worker:error", "INFERENCE_MODEL": str(model)}
+    status, log = run_worker([*CELERY, f"--pool={pool}"], valkey_url, tmp_path, **variables)
+    assert status == HOPELESS, log
+    [line] = [line for line in log.splitlines() if "[critical" in line]
+    assert "while computing the first batch (LookupError('a batch that nobody foresaw'))" in line
+    assert queue.waiting(model.stem) == 1
     [words] = last_words.read(redis)
     assert words.text in line
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event as Flag
 
 import pytest
 
@@ -17,7 +14,8 @@ from tasks.engine.llama.context import Context
 from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.prompt import PromptBuilder, PromptError
-from tasks.engine.sequence import Delta, Ending, Job
+from tasks.engine.sequence import Job
+from tests.e2e.outputs import Outputs
 
 pytestmark = pytest.mark.e2e
 
@@ -27,31 +25,6 @@ COLOURS = (
 )  # fmt: skip
 GREEDY = Sampling(temperature=0)
 N_CTX, SLOTS = 512, 16
-
-
-class Outputs:
-    """An engine's sink that tests can wait on."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = defaultdict(str)
-        self.tokens: dict[str, tuple[int, ...]] = defaultdict(tuple)
-        self.endings: dict[str, Ending] = {}
-        self.begun = Flag()
-        self._ended: SimpleQueue[str] = SimpleQueue()
-
-    def __call__(self, deltas: list[Delta]) -> None:
-        for delta in deltas:
-            self.texts[delta.key] += delta.text
-            self.tokens[delta.key] += delta.tokens
-            if delta.tokens:
-                self.begun.set()
-            if delta.ending is not None:
-                self.endings[delta.key] = delta.ending
-                self._ended.put(delta.key)
-
-    def wait(self, count: int = 1) -> list[str]:
-        """The keys of the next ``count`` jobs to end."""
-        return [self._ended.get(timeout=60) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from tasks.contract.messages import ErrorCode, State
 from tasks.settings import WorkerSettings
 from tasks.worker.attempt import Attempt
 from tasks.worker.child import HandedBackError, WorkerChild
+from tasks.worker.deliver import Deliverer
 from tests.integration.life import MAX_ATTEMPTS, Life
 from tests.newer import NewerRequest
 
@@ -33,7 +34,7 @@ class Child(WorkerChild):
         self.id = "child"
         self._probing, self._leaving = Lock(), Event()
         self._backoff = cast("Any", NoBackoff())
-        self._observers = ()
+        self._observers, self._deliverer = (), Deliverer(life.attempts)
         self.started: Queue[Attempt] = Queue()
 
     def _start(self, attempt: Attempt) -> None:
@@ -74,6 +75,20 @@ def test_suspects_are_tried_one_after_the_other(life: Life) -> None:
             run.stop()
         for task in tasks:
             task.result(10)
+
+
+def test_suspect_that_is_cancelled_does_not_wait_for_its_turn(life: Life) -> None:
+    child = Child(life)
+    suspect(life, "a", "b")
+    with ThreadPoolExecutor(2) as slots:
+        tasks = {name: slots.submit(child.run, name) for name in ("a", "b")}
+        first = child.started.get(timeout=10)
+        other = "b" if first.id == "a" else "a"
+        life.store.cancel(other)
+        tasks[other].result(10)
+        assert not first.proven.is_set()
+        first.stop()
+        tasks[first.id].result(10)
 
 
 def test_run_that_is_handed_back_ends_its_task_so(life: Life) -> None:

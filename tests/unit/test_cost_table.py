@@ -140,12 +140,14 @@ class TimedContext:
 
     def __init__(self, ms: Callable[[int, int], float], n_ctx: int = 1024) -> None:
         self.slots, self.n_ctx, self.now_s, self._ms, self._threads = 8, n_ctx, 0.0, ms, 1
+        self.n_batch = 100
         self.cells: list[set[int]] = [set() for _ in range(self.slots)]
 
     def use_threads(self, threads: int) -> None:
         self._threads = threads
 
     def decode(self, rows: list[Row]) -> None:
+        assert len(rows) <= self.n_batch
         self.now_s += self._ms(len(rows), self._threads) / 1e3
         for row in rows:
             cells = self.cells[row.seq]

@@ -26,12 +26,16 @@ class FakeStore(AttemptStore):
 
     def __init__(self) -> None:
         self.written: SimpleQueue[Append] = SimpleQueue()
+        self.asked: SimpleQueue[list[str]] = SimpleQueue()
+        self.unwanted: set[str] = set()
 
     def append(self, items: Sequence[Append]) -> list[bool]:
         for item in items:
             if not item.is_silent:
                 self.written.put(item)
-        return [True] * len(items)
+        if silent := [item.id for item in items if item.is_silent]:
+            self.asked.put(silent)
+        return [item.id not in self.unwanted for item in items]
 
     def next(self) -> Append:
         return self.written.get(timeout=PATIENCE_S)
@@ -41,9 +45,16 @@ class FakeStore(AttemptStore):
 def delivering(
     store: FakeStore, interval_s: float, *, stream: bool = True
 ) -> Iterator[tuple[Deliverer, Attempt]]:
-    deliverer = Deliverer(store, interval_s)
-    run = Attempt(
-        request=GenerateRequest("r", "m", prompt="Hi", stream=stream),
+    deliverer, run = Deliverer(store, interval_s), attempt("r", stream=stream)
+    deliverer.add(run)
+    deliverer.start(lambda _key: None)
+    yield deliverer, run
+    deliverer.close()
+
+
+def attempt(request_id: str, *, stream: bool = True) -> Attempt:
+    return Attempt(
+        request=GenerateRequest(request_id, "m", prompt="Hi", stream=stream),
         number=1,
         fence="f",
         queue_ms=0.0,
@@ -51,10 +62,6 @@ def delivering(
         first_ms=None,
         first_seq=0,
     )
-    deliverer.add(run)
-    deliverer.start(lambda _key: None)
-    yield deliverer, run
-    deliverer.close()
 
 
 def token(run: Attempt, number: int, ending: Ending | None = None) -> list[Delta]:
@@ -107,3 +114,49 @@ def test_at_the_end_what_is_held_back_is_written_and_its_run_handed_back():
         deliverer.put(token(run, 2))
     assert store.next().tokens == (2,)
     assert run.is_handed_back
+
+
+@pytest.mark.parametrize("interval_s", [0.0, NEVER_S])
+def test_attempts_that_give_nothing_are_asked_for_and_leave_when_they_are_over(interval_s):
+    """They wait for a slot, for another's prefix, for their turn in prefill, or for their tokens."""
+    store, stopped = FakeStore(), SimpleQueue[str]()
+    deliverer, silent = Deliverer(store, interval_s), [attempt(name) for name in ("a", "b", "c")]
+    deliverer.start(stopped.put)
+    for each in silent:
+        deliverer.add(each)
+    while sorted(store.asked.get(timeout=PATIENCE_S)) != ["a", "b", "c"]:
+        pass  # the first questions may come before all were added
+    store.unwanted.add("b")
+    assert silent[1].over.wait(PATIENCE_S)
+    assert stopped.get(timeout=PATIENCE_S) == silent[1].key
+    while store.asked.get(timeout=PATIENCE_S) != ["a", "c"]:
+        pass
+    deliverer.remove(silent[2])
+    while store.asked.get(timeout=PATIENCE_S) != ["a"]:
+        pass
+    deliverer.close()
+    assert (silent[0].is_handed_back, silent[1].is_handed_back, silent[2].over.is_set()) == (
+        True,
+        False,
+        False,
+    )
+
+
+def test_an_attempt_whose_tokens_are_held_back_is_asked_for_too():
+    store = FakeStore()
+    with delivering(store, NEVER_S) as (deliverer, run):
+        deliverer.put(token(run, 1))
+        assert store.next().tokens == (1,)
+        deliverer.put(token(run, 2))
+        store.unwanted.add("r")
+        assert run.over.wait(PATIENCE_S)
+    assert store.written.empty()
+
+
+def test_nobody_is_asked_while_there_is_no_attempt():
+    store = FakeStore()
+    with delivering(store, 0.0) as (deliverer, run):
+        deliverer.put(token(run, 1, END))
+        assert store.next().end is not None
+        assert run.over.wait(PATIENCE_S)
+        assert deliverer._patience_s() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from threading import Semaphore
 from typing import Any
 
 import pytest
@@ -35,6 +36,9 @@ def follower(tokens: list[int]) -> int:
 class FakeModel:
     """A vocabulary in which token 7 is the piece "7 "."""
 
+    def __init__(self, *, rewinds: bool = True) -> None:
+        self.rewinds = rewinds
+
     def is_eog(self, token: int) -> bool:
         return token == EOG
 
@@ -43,7 +47,11 @@ class FakeModel:
 
 
 class FakeContext:
-    """Keeps the tokens of every cell, and refuses rows that don't continue their sequence."""
+    """Keeps the tokens of every cell, and refuses rows that don't continue their sequence.
+
+    Without ``can_trim`` it has only all of a sequence's cells or none, which its model says or, if it
+    ``rewinds``, does not.
+    """
 
     def __init__(
         self,
@@ -52,10 +60,12 @@ class FakeContext:
         n_batch: int = 32,
         capacity: int | None = None,
         can_trim: bool = True,
+        rewinds: bool | None = None,
         follows: Follower = follower,
     ) -> None:
         self.follows = follows
-        self.model, self.slots, self.n_ctx, self.n_batch = FakeModel(), slots, n_ctx, n_batch
+        self.model = FakeModel(rewinds=can_trim if rewinds is None else rewinds)
+        self.slots, self.n_ctx, self.n_batch = slots, n_ctx, n_batch
         self.cells: list[list[int]] = [[] for _ in range(slots)]
         self.capacity, self.can_trim = capacity, can_trim
         self.failures, self.is_broken, self.threads = 0, False, 1
@@ -78,7 +88,8 @@ class FakeContext:
                 self._outputs.append(self.follows(self.cells[row.seq]))
         self.computed.append(len(rows))
 
-    def greedy(self, num_outputs: int) -> list[int]:
+    def greedy(self, num_outputs: int, endless: Sequence[int] = ()) -> list[int]:
+        assert all(row < num_outputs for row in endless)
         return [] if self.is_broken else self._outputs[:num_outputs]
 
     def trim(self, seq: int, start: int) -> bool:
@@ -88,6 +99,8 @@ class FakeContext:
         return True
 
     def copy(self, source: int, target: int, size: int) -> bool:
+        if not self.can_trim and size != len(self.cells[source]):
+            return False
         self.cells[target] = list(self.cells[source])
         return self.trim(target, size)
 
@@ -96,6 +109,18 @@ class FakeContext:
 
     def close(self) -> None:
         pass
+
+
+class SteppedContext(FakeContext):
+    """Computes a batch only when a test lets it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.steps = Semaphore(2)  # the engine's first batch and one more
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        assert self.steps.acquire(timeout=20)
+        super().decode(rows)
 
 
 class Run:
@@ -124,6 +149,9 @@ class Run:
             if delta.ending is not None:
                 self.endings[delta.key] = delta.ending
                 self._ended.put(delta.key)
+
+    def next_ended(self) -> str:
+        return self._ended.get(timeout=20)
 
     def finish(self, jobs: Sequence[Job]) -> Run:
         for job in jobs:
@@ -154,15 +182,17 @@ jobs = st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=10)
         Job(str(i), prompt, count, GREEDY, ignore_eos=True) for i, (prompt, count) in enumerate(entries)
     ]
 )
+#: All cells; a window that may have left some behind; one state.
+memories = st.sampled_from([{}, {"can_trim": False, "rewinds": True}, {"can_trim": False, "rewinds": False}])
 #: Two and three rows cost more than four.
 ODD = StepCosts(((1, 1), (2, 7), (3, 9), (4, 6), (8, 7)), 0.5)
 
 
 @settings(deadline=None, max_examples=60)
-@given(jobs, st.booleans(), st.booleans(), st.booleans())
-def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, can_trim, is_shaped):
+@given(jobs, st.booleans(), memories, st.booleans())
+def test_every_job_gets_its_own_tokens_whatever_shares_its_batch(work, reuses, memory, is_shaped):
     run = Run(
-        FakeContext(can_trim=can_trim),
+        FakeContext(**memory),
         reuses_prefixes=reuses,
         measure=known(ODD) if is_shaped else None,
     ).finish(work)
@@ -275,10 +305,10 @@ def echo(tokens: list[int]) -> int:
 
 
 @settings(deadline=None, max_examples=40)
-@given(prompts, st.integers(1, 400), st.booleans())
-def test_guessing_changes_no_token(prompt, count, can_trim):
+@given(prompts, st.integers(1, 400), memories)
+def test_guessing_changes_no_token(prompt, count, memory):
     job = Job("a", prompt, count, GREEDY, ignore_eos=True)
-    context = FakeContext(n_ctx=512, can_trim=can_trim, follows=echo)
+    context = FakeContext(n_ctx=512, follows=echo, **memory)
     run = Run(context, measure=known(CHEAP_ROWS)).finish([job])
     assert run.tokens["a"] == expected(job, echo)
 
@@ -328,3 +358,37 @@ def test_a_stop_inside_a_guess_ends_the_answer_there():
     assert run.tokens["a"][-1] == EOG
     assert len(run.tokens["a"]) == 101 + 1 - len(job.prompt)
     assert run.endings["a"].reason is FinishReason.STOP
+
+
+def test_a_deadline_ends_a_job_that_waits_for_a_slot():
+    now = [0.0]
+    run = Run(FakeContext(slots=1, n_ctx=4096), clock=lambda: now[0])
+    run.engine.submit(Job("long", (1, 2, 3), 4000, GREEDY, ignore_eos=True))
+    run.engine.submit(Job("late", (4, 5, 6), 4000, GREEDY, deadline=5.0, ignore_eos=True))
+    now[0] = 6.0
+    assert run.next_ended() == "late"
+    assert run.endings["late"].error.code is ErrorCode.REQUEST_TIMEOUT
+    run.engine.cancel("long")
+    run.engine.close()
+
+
+def test_a_cancelled_job_leaves_whatever_it_waits_for():
+    """One is being prefilled, one waits for its prefix, one for its turn in prefill, and one for a slot."""
+    shared = tuple(range(3000))
+    context = SteppedContext(slots=3, n_ctx=4096, n_batch=32)
+    run = Run(context, clock=lambda: 0.0)
+    for key, prompt in (
+        ("computes", (*shared, 1)),
+        ("shares", (*shared, 2)),
+        ("behind", shared[::-1]),
+        ("waits", (7, 8)),
+    ):
+        run.engine.submit(Job(key, prompt, 5, GREEDY, ignore_eos=True))
+    context.steps.release(3)
+    for key in ("shares", "behind", "waits"):
+        run.engine.cancel(key)
+    run.engine.submit(Job("next", (9, 10), 2, GREEDY, ignore_eos=True))
+    context.steps.release(10_000)
+    assert {run.next_ended(), run.next_ended()} == {"computes", "next"}
+    assert sum(context.computed) < len(shared) + 100
+    run.engine.close()

@@ -93,6 +93,16 @@ def test_without_reuse_everything_starts_from_nothing():
     assert table.take(LONG).kept == 0
 
 
+def test_without_rewinding_only_an_idle_slot_is_reused_and_only_whole():
+    table = SlotTable(2, rewinds=False)
+    first = table.take([*LONG, 1])
+    assert table.take([*LONG, 2]) == Placement(1 - first.slot)
+    table.release(first.slot, LONG)
+    assert table.take([*LONG, 3]) == Placement(first.slot, kept=len(LONG))
+    table.release(first.slot, (*LONG, 3))
+    assert table.take([*LONG, 4]) == Placement(first.slot)
+
+
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
 

@@ -125,15 +125,22 @@ def _rows(context: Context, size: int) -> list[Row]:
 def _fill(context: Context) -> float:
     """Give each slot a prompt's cells, as decoding sequences have; returns milliseconds per prompt token."""
     size = _num_cells(context)
-    rows = [Row(1, pos, 0, pos == size - 1) for pos in range(size)]
-    _timed(context, rows)  # this first time makes buffers; only the second time counts
+    _prefill(context, size)  # this first time makes buffers; only the second time counts
+    context.trim(0, 0)
     started = time.perf_counter()
-    context.decode(rows)
-    context.greedy(1)
+    _prefill(context, size)
     prefill_ms = (time.perf_counter() - started) * 1e3 / size
     for slot in range(1, context.slots):
         context.copy(0, slot, size)
     return prefill_ms
+
+
+def _prefill(context: Context, size: int) -> None:
+    """Compute a prompt of ``size`` tokens, in as few batches as the context allows, and choose a token."""
+    rows = [Row(1, pos, 0, pos == size - 1) for pos in range(size)]
+    for start in range(0, size, context.n_batch):
+        context.decode(rows[start : start + context.n_batch])
+    context.greedy(1)
 
 
 def _empty(context: Context) -> None:

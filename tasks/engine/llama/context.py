@@ -65,10 +65,13 @@ class Context:
         self.slots = slots
         #: Tokens that a sequence can hold; llama.cpp rounds the requested number up.
         self.n_ctx: int = min(n_ctx, ll.llama_n_ctx(handle) // slots)
-        self.n_batch: int = params.n_batch
+        #: Most rows of a batch; llama.cpp lowers it to the cells that there are.
+        self.n_batch: int = min(params.n_batch, ll.llama_n_batch(handle))
         self._threads = threads
         self._memory = ll.llama_get_memory(handle)
         self._batch = _Batch(params.n_batch)
+        self._ends = np.array(model.ends, np.int64)
+        self._has_deferred_copy = False
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute a batch.
@@ -83,6 +86,7 @@ class Context:
             raise CacheFullError
         if status != 0:
             raise DecodeError(f"llama_decode returned {status}: {' '.join(recent_errors)}")
+        self._has_deferred_copy = False
 
     def use_threads(self, threads: int) -> None:
         """Compute the next batches with ``threads`` threads."""
@@ -90,12 +94,16 @@ class Context:
             ll.llama_set_n_threads(self.handle, threads, threads)
             self._threads = threads
 
-    def greedy(self, num_outputs: int) -> list[int]:
+    def greedy(self, num_outputs: int, endless: Sequence[int] = ()) -> list[int]:
         """The likeliest token of each output row of the last batch, in the rows' order.
 
-        One sweep over all rows takes a tenth of the time that llama.cpp's sampler takes row by row.
+        In the rows ``endless`` no token that ends a generation is chosen. One sweep over all rows takes a
+        tenth of the time that llama.cpp's sampler takes row by row.
         """
-        return [int(token) for token in self.logits(num_outputs).argmax(axis=1)]
+        logits = self.logits(num_outputs)
+        if endless:
+            logits[np.array(endless)[:, None], self._ends] = -np.inf
+        return [int(token) for token in logits.argmax(axis=1)]
 
     def logits(self, num_outputs: int) -> NDArray[np.float32]:
         """Logits of the last batch's output rows, ``(num_outputs, n_vocab)``; valid until the next batch."""
@@ -103,16 +111,49 @@ class Context:
         return np.ctypeslib.as_array(pointer, shape=(num_outputs, self.model.n_vocab))
 
     def trim(self, seq: int, start: int) -> bool:
-        """Drop a sequence's cells from position ``start`` on; ``False`` if the model can't cut there."""
-        return bool(ll.llama_memory_seq_rm(self._memory, seq, start, -1))
+        """Drop a sequence's cells from position ``start`` on.
+
+        ``False``: the sequence can't go on at ``start``, since the model can't cut there, or cells before it
+        are missing. Then drop all cells (``start`` 0), which never fails.
+        """
+        is_cut = bool(ll.llama_memory_seq_rm(self._memory, seq, start, -1))
+        return is_cut and (start == 0 or self._can_go_on(seq, start))
 
     def copy(self, source: int, target: int, size: int) -> bool:
-        """Make ``target`` hold the first ``size`` cells of ``source``; ``False`` if that is impossible.
+        """Make ``target`` hold the first ``size`` cells of ``source``; ``False`` if ``source`` lacks some.
 
-        This copies the sequence's state, which holds only the cells in use (500 tokens: 3 ms). Between
-        streams ``llama_memory_seq_cp`` copies a stream's whole buffers, however few cells are used (12 ms).
+        A sequence's state holds only the cells that its next token needs, so copying it is quick (500 tokens:
+        3 ms). If a window has left behind what ``target`` needs, ``llama_memory_seq_cp`` copies whole
+        buffers (12 ms), but only at the next batch. Until then other copies go the same way, in order.
         """
-        return self._write_state(target, self._read_state(source)) and self.trim(target, size)
+        if not self._can_go_on(source, size):
+            return False
+        if self._has_deferred_copy or self._state_lacks_cells(source, size):
+            ll.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            self._has_deferred_copy = True
+        elif not self._write_state(target, self._read_state(source)):
+            return False
+        return self.trim(target, size)
+
+    def _can_go_on(self, seq: int, size: int) -> bool:
+        """Whether llama.cpp has all that the token at position ``size`` needs of a sequence's cells."""
+        last = ll.llama_memory_seq_pos_max(self._memory, seq)
+        if not self.model.rewinds:
+            return bool(last == size - 1)
+        # Between the first cell and the last one none is missing.
+        first = ll.llama_memory_seq_pos_min(self._memory, seq)
+        return bool(0 <= first <= self._first_needed(size) and last >= size - 1)
+
+    def _first_needed(self, size: int) -> int:
+        """The first position that the token at position ``size`` needs in every layer."""
+        return max(0, size - self.model.n_swa) if self.model.n_swa else 0
+
+    def _state_lacks_cells(self, seq: int, size: int) -> bool:
+        """Whether a sequence's state has lost cells to a window that the token at ``size`` needs."""
+        if not (self.model.n_swa and self.model.rewinds):
+            return False
+        end = ll.llama_memory_seq_pos_max(self._memory, seq) + 1
+        return self._first_needed(end) > self._first_needed(size)
 
     def _read_state(self, seq: int) -> NDArray[np.uint8]:
         """A sequence's cells and positions as llama.cpp stores them."""

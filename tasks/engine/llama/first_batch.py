@@ -16,7 +16,7 @@ def compute_first_batch(context: Context, threads: int) -> None:
         CacheFullError: there are too few cells even for a handful of tokens.
     """
     context.use_threads(threads)
-    size = min(PROMPT_TOKENS, context.n_ctx - 1)
+    size = min(PROMPT_TOKENS, context.n_ctx - 1, context.n_batch)
     context.decode([Row(1, pos, 0, pos == size - 1) for pos in range(size)])
     context.greedy(1)
     context.decode([Row(1, size, 0, True)])

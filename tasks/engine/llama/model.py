@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ class Model:
         self.handle = handle
         self.vocab = ll.llama_model_get_vocab(handle)
         self.n_vocab: int = ll.llama_vocab_n_tokens(self.vocab)
+        #: Tokens that a layer with a sliding window looks back; 0 if every layer sees all tokens.
+        self.n_swa: int = max(0, ll.llama_model_n_swa(handle))
+        #: Whether a sequence's last tokens can be dropped. A recurrent or hybrid model has only the state
+        #: after all of them.
+        self.rewinds = not (ll.llama_model_is_recurrent(handle) or ll.llama_model_is_hybrid(handle))
         self._pieces: dict[int, bytes] = {}
 
     @property
@@ -111,9 +117,14 @@ class Model:
         size = ll.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return None if size < 0 else buffer.value.decode(errors="replace")
 
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a generation; found by asking for the whole vocabulary (once, 10 to 100 ms)."""
+        return tuple(token for token in range(self.n_vocab) if ll.llama_vocab_is_eog(self.vocab, token))
+
     def is_eog(self, token: int) -> bool:
         """Whether ``token`` ends a generation."""
-        return bool(ll.llama_vocab_is_eog(self.vocab, token))
+        return token in self.ends
 
     def tokenize(self, text: str, *, add_special: bool) -> list[int]:
         """Token ids of ``text``; a special token written in the text becomes that token."""

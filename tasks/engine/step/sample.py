@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tasks.contract.messages import Failure, FinishReason
 from tasks.engine.llama.context import Context
+from tasks.engine.llama.sampler import Sampler
 from tasks.engine.observer import Observer
 from tasks.engine.residents import Residents
 from tasks.engine.sequence import Delta
@@ -43,12 +44,17 @@ class TokenSampler:
         self._observer.on_end(ending)
         return Delta(seq.job.key, text, tokens, ending)
 
+    def end_without_slot(self, seq: Sequence_, error: Failure) -> Delta:
+        """The last delta of a sequence that waits for a slot."""
+        ending = seq.ending(error=error)
+        self._observer.on_end(ending)
+        return Delta(seq.job.key, ending=ending)
+
     def _choose(self, batch: Batch) -> list[list[int]]:
         """Each chunk's next tokens: greedy requests in one sweep over all rows, others by their samplers."""
         samplers = [self._residents.sampler(chunk.seq) for chunk in batch.chunks]
-        num_outputs = sum(count for _, count in batch.outputs)
-        is_swept = num_outputs and any(sampler.is_plain_greedy for sampler in samplers)
-        greedy = self._context.greedy(num_outputs) if is_swept else []
+        is_swept = any(sampler.is_plain_greedy for sampler in samplers)
+        greedy = self._swept(batch, samplers) if is_swept else []
         chosen, start = [], 0
         for chunk, sampler, (row, count) in zip(batch.chunks, samplers, batch.outputs, strict=True):
             if count and not sampler.is_plain_greedy:
@@ -57,6 +63,15 @@ class TokenSampler:
                 chosen.append(self._checked(chunk, [greedy[i] for i in range(start, start + count)]))
             start += count
         return chosen
+
+    def _swept(self, batch: Batch, samplers: Sequence[Sampler]) -> list[int]:
+        """The likeliest token of each output row; the rows of others than greedy requests don't matter."""
+        num_outputs, endless = 0, list[int]()
+        for chunk, sampler, (_, count) in zip(batch.chunks, samplers, batch.outputs, strict=True):
+            if chunk.seq.job.ignore_eos and sampler.is_plain_greedy:
+                endless += range(num_outputs, num_outputs + count)
+            num_outputs += count
+        return self._context.greedy(num_outputs, endless) if num_outputs else []
 
     def _checked(self, chunk: Chunk, tokens: list[int]) -> list[int]:
         """Tokens up to and with the first one that the draft got wrong; drops the wrong guesses' cells."""

@@ -7,7 +7,7 @@ import mmap
 from tasks.telemetry.tally import MAX_ROWS
 
 #: Bytes of a note.
-_SIZE = 64
+_SIZE = 256
 
 
 class Stages:
@@ -17,9 +17,9 @@ class Stages:
         self._memory = mmap.mmap(-1, MAX_ROWS * _SIZE)
 
     def note(self, index: int, doing: str) -> None:
-        """Note what child ``index`` is ``doing`` now; text is cut at 64 bytes."""
+        """Note what child ``index`` is ``doing`` now; text is cut at 256 bytes."""
         start = index * _SIZE
-        self._memory[start : start + _SIZE] = doing.encode()[:_SIZE].ljust(_SIZE, b"\0")
+        self._memory[start : start + _SIZE] = doing.encode(errors="replace")[:_SIZE].ljust(_SIZE, b"\0")
 
     def read(self, index: int) -> str:
         """What child ``index`` noted last; empty if nothing."""

@@ -2,7 +2,7 @@
 
 Set ``FAULTY_KERNELS=SCOPE:FAULT``. Scopes: ``repacked`` (with repacked weights), ``threads`` (with more than
 one thread), ``worker`` (in a worker's processes, not in the proof before), ``all``. Faults: a signal's name,
-``hang``, ``nan``, ``nonsense``, ``memory`` (there is none for a context).
+``hang``, ``nan``, ``nonsense``, ``memory`` (there is none for a context), ``error`` (a Python exception).
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Faults:
     def decode(self, context: Any, batch: Any) -> int:
         if self.is_due and self._fault == "hang":
             signal.pause()
+        if self.is_due and self._fault == "error":
+            raise LookupError("a batch that nobody foresaw")
         if self.is_due and self._fault.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, self._fault))
         return int(self._decode(context, batch))
