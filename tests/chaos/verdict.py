@@ -65,7 +65,7 @@ class Judge:
         if end.usage is not None:
             assert len(tokens) == end.usage.completion_tokens, f"{record.id}: tokens and usage differ"
         assert len(tokens) <= (record.request.max_tokens or len(tokens)), f"{record.id}: too many tokens"
-        if end.finish_reason is FinishReason.LENGTH:
+        if end.finish_reason == FinishReason.LENGTH:
             assert len(tokens) == record.request.max_tokens, f"{record.id}: too few tokens"
         _same_beginning(record, "".join(e.text for e in events), self._text(tokens, record.request))
 

@@ -339,7 +339,7 @@ def test_cancel_ends_a_request_with_an_error(store: RequestStore, redis: Redis, 
     assert event.end == end_of(store)
     assert event.end is not None
     assert event.end.state is state_of(store) is State.CANCELLED
-    assert event.end.finish_reason is FinishReason.CANCELLED
+    assert event.end.finish_reason == FinishReason.CANCELLED
     assert event.end.error is not None
     assert (event.end.error.code, event.end.error.message) == (ErrorCode.REQUEST_TIMEOUT, "too slow")
     assert [outcome.error_code for outcome in outcomes(store)] == ["request_timeout"]
