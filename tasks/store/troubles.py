@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 
 class Kind(StrEnum):
@@ -98,7 +98,7 @@ class Trouble:
 def kind_of(error: BaseException) -> Kind:
     """The kind of an error of redis-py."""
     text = str(error)
-    code = getattr(error, "status_code", None) or text.split(" ", 1)[0]
+    code = getattr(error, "status_code", None) or _of_pipeline(text).split(" ", 1)[0]
     if kind := _KINDS.get(code):
         return kind
     # In a script, and before Redis 7, a refused command has no code of its own.
@@ -107,9 +107,9 @@ def kind_of(error: BaseException) -> Kind:
     return Kind.OTHER if isinstance(error, ResponseError) else Kind.AWAY
 
 
-def is_trouble(error: BaseException) -> bool:
-    """Whether an error comes from Redis or from the connection to it."""
-    return isinstance(error, RedisError | OSError)
+def _of_pipeline(text: str) -> str:
+    """Redis' own words: for a command of a pipeline, redis-py puts the command before them."""
+    return text.partition(" of pipeline caused error: ")[2] or text
 
 
 def _advice(kind: Kind, text: str) -> str:

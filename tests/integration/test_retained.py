@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -10,6 +11,7 @@ from typing import cast
 import pytest
 from redis import Redis
 
+from service.supervisor.programs import valkey
 from tasks.contract import redis_names
 from tasks.contract.messages import ChatMessage, End, ErrorCode, Failure, State
 from tasks.queue.submit import Key
@@ -200,3 +202,17 @@ def test_an_api_process_keeps_the_bound(life: Life, redis: Redis, valkey_url: st
     finally:
         redis.config_set("maxmemory-policy", "noeviction")
         api.stop()
+
+
+def test_the_embedded_one_is_bounded_and_evicts_nothing(tmp_path: Path) -> None:
+    conf, url = valkey.configure(tmp_path, valkey.memory_limit(700))
+    with subprocess.Popen([str(valkey.binary()), str(conf)], stdout=subprocess.DEVNULL) as server:
+        try:
+            wait_until(valkey.answers(url))
+            with Redis.from_url(url, decode_responses=True) as client:
+                told = client.config_get("maxmemory*")
+        finally:
+            server.kill()
+    assert told["maxmemory"] == str(700 << 20)
+    assert told["maxmemory-policy"] == "noeviction"
+    assert 512 << 20 <= valkey.memory_limit() <= 4 << 30

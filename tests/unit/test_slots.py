@@ -113,16 +113,17 @@ def test_the_common_prefix_is_the_longest(a, b):
     assert size in (len(a), len(b)) or a[size] != b[size]
 
 
-@given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), tokens), max_size=30))
+@given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), tokens, st.sampled_from("ab")), max_size=30))
 def test_a_placement_never_promises_cells_that_are_not_there(num_slots, moves):
     table = SlotTable(num_slots)
     cells: dict[int, list[int]] = {}
+    owners: dict[int, str] = {}
     taken: list[tuple[int, list[int]]] = []
-    for is_release, prompt in moves:
+    for is_release, prompt, owner in moves:
         if is_release and taken:
             table.release(*taken.pop(0))
         elif table.num_free:
-            place = table.take(prompt)
+            place = table.take(prompt, owner)
             assert place.slot not in {slot for slot, _ in taken}
             assert prompt[: place.kept] == cells.get(place.slot, [])[: place.kept]
             assert place.kept < len(prompt)
@@ -130,7 +131,9 @@ def test_a_placement_never_promises_cells_that_are_not_there(num_slots, moves):
                 assert place.source != place.slot
                 assert place.shared >= place.kept + MIN_SHARED
                 assert prompt[: place.shared] == cells[place.source][: place.shared]
-            cells[place.slot] = prompt
+                assert owners[place.source] == owner
+            assert not place.kept or owners[place.slot] == owner
+            cells[place.slot], owners[place.slot] = prompt, owner
             taken.append((place.slot, prompt))
     assert table.num_free == num_slots - len(taken)
 

@@ -6,7 +6,7 @@ for _ = 1, tonumber(ARGV[2]) do
   if not oldest then break end
   local id, size = string.match(oldest, '^(%S+) (%d+)$')
   local is_kept = redis.call('EXISTS', record_of(id)) == 1
-  if is_kept and tonumber(redis.call('GET', P .. 'results_bytes')) <= most then break end
+  if is_kept and tonumber(redis.call('GET', P .. 'results_bytes') or 0) <= most then break end
   redis.call('LPOP', P .. 'results')
   redis.call('DECRBY', P .. 'results_bytes', size)
   if is_kept then
