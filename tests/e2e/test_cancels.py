@@ -27,7 +27,7 @@ def test_cancelled_requests_leave_before_their_turn_in_prefill(start_service: Ca
     served = start_service(*SHAPE).wait_ready()
     store = store_of(served)
     asked = {"first": "house", "shares its prefix": "house", "waits behind it": "river"}
-    ids = {name: submit(served, long_prompt(word), max_tokens=4) for name, word in asked.items()}
+    ids = {name: submit(served, long_prompt(word), max_tokens=4, stream=True) for name, word in asked.items()}
     for request_id in ids.values():
         wait_claimed(store, request_id, 1)
     for name in ("shares its prefix", "waits behind it"):

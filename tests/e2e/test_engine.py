@@ -186,10 +186,8 @@ def test_prompts_are_checked_against_the_context(model):
         ErrorCode.CONTEXT_LENGTH_EXCEEDED,
         "messages",
     )
-    with pytest.raises(PromptError) as many:
-        builder.build(GenerateRequest("2", "m", prompt="word", max_tokens=64))
-    assert many.value.failure.param == "max_tokens"
-    assert builder.build(GenerateRequest("3", "m", prompt="word", max_tokens=63))[1] == 63
+    for asked, given in ((64, 63), (63, 63), (5, 5)):
+        assert builder.build(GenerateRequest("2", "m", prompt="word", max_tokens=asked))[1] == given
 
 
 def test_the_chat_template_is_the_models_own(model):
