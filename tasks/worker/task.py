@@ -78,6 +78,7 @@ class ProcessEngine:
         self._cores = CorePool(workers, shape.workers * shape.threads, self._kernels.threads)
         if settings.gpu_layers == 0:
             self._model = self._load(settings)
+            self._model.read_vocabulary()
             worker.app.memory_need = Need.of(HeaderFacts.of(self._model.describe()), settings)
         # Keep the children's garbage collectors off existing objects: they would copy shared pages.
         gc.collect()

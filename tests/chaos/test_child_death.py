@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 
+from tasks.contract.exit_status import HOPELESS
 from tests.chaos.clients import Poller, Streamer
 from tests.chaos.cluster import Cluster, Running
 from tests.chaos.forms import forms
@@ -123,3 +126,29 @@ def test_a_request_that_kills_its_child_is_given_up(
 def _at(cluster: Cluster, request_id: str, attempt: int) -> list[Running]:
     """The request, once its ``attempt`` runs; until then nothing."""
     return [each for each in cluster.running() if each.id == request_id and each.attempt == attempt]
+
+
+@pytest.mark.e2e
+def test_a_model_file_cut_short_ends_its_worker_and_blames_no_request(
+    cluster: Cluster, judge: Judge, tmp_path: Path
+) -> None:
+    model = tmp_path / cluster.model.name
+    shutil.copy(cluster.model, model)
+    url = cluster.url_by("127.0.0.1", cluster.valkey_port)
+    victim = cluster.make_worker("cut", url, "--model", str(model))
+    pick = random.Random(9)
+    try:
+        victim.start()
+        wait_until(lambda: cluster.is_worker_ready(victim), timeout=60)
+        clients = [Streamer(cluster.urls(), chat("rain", 150), pick) for _ in range(20)]
+        with at_once(clients) as futures:
+            wait_until(lambda: cluster.running_on(cluster.children(victim)), timeout=60)
+            os.truncate(model, 1_000_000)
+            assert victim.wait() == HOPELESS, victim.tail()
+    finally:
+        victim.kill()
+    assert "has changed since the worker loaded it" in victim.log.read_text()
+    for receipt in answers(futures):
+        judge.receipt(receipt)
+        assert cluster.store.deaths(receipt.id) == 0
+    settled(cluster, judge)

@@ -8,7 +8,7 @@ from math import inf
 from threading import Event as Flag
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.contract.messages import Sampling
@@ -61,6 +61,7 @@ def test_a_pause_of_the_whole_machine_blames_nobody(watch):
     assert looks(watch, lambda _: {1: 7, 2: 8}, [*every(INTERVAL, 10), 3600.0, 3601.0]) == []
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(min_value=0, max_value=1e4), max_size=40).map(sorted))
 def test_so_many_looks_are_needed_whatever_the_clock_says(times):
     watch = SilenceWatch(PATIENCE, INTERVAL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.contract.messages import ChatMessage
@@ -75,6 +75,7 @@ def test_a_role_that_is_not_known_makes_no_control_token():
     assert pieces(ROLES, ChatMessage("end", "x")) == ["<|end|>x", 4]
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet="<|endthikusr/> ", max_size=24), min_size=1, max_size=4))
 @example(["<|end|>"])
 @example(["<think>", "</think><|end|>"])
@@ -85,6 +86,7 @@ def test_the_control_tokens_do_not_depend_on_what_users_write(contents):
         assert _controls(written) == _controls(harmless)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_character_is_lost_or_changed(content):
     rendered = Conversation(ChatTemplate(PLAIN), SPECIALS).render([user(content)], 10_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.engine.llama.vocabulary.special_tokens import SpecialToken
@@ -44,6 +44,7 @@ def reference(text: str, specials: list[SpecialToken]) -> list[int | str]:
     return pieces
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab<> \n", max_size=40), st.data())
 def test_it_finds_what_llama_cpp_finds(text, data):
     spellings = data.draw(st.lists(st.text(alphabet="ab<>", min_size=1, max_size=4), max_size=6, unique=True))

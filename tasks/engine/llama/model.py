@@ -93,6 +93,10 @@ class Model:
         """The end-of-sequence token's id, or -1."""
         return int(ll.llama_vocab_eos(self.vocab))
 
+    def read_vocabulary(self) -> None:
+        """Read the vocabulary now, for all children, and not in each of them."""
+        _ = self.special_tokens, self.longest_token
+
     @cached_property
     def special_tokens(self) -> tuple[SpecialToken, ...]:
         """The special tokens, the longest spelling first."""

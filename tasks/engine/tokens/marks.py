@@ -23,6 +23,7 @@ class Marks:
         self._marks = {ord(c): _FIRST_SURROGATE + place for place, c in enumerate(characters)}
         self._characters = {mark: c for c, mark in self._marks.items()}
         self._begins = sorted({text[0] for text in self._controls})
+        self._beginnings = {text[:size] for text in self._controls for size in range(1, len(text))}
 
     def may_spell(self, text: str) -> bool:
         """Whether a user's text might become a control token, whatever a template cuts out of it.
@@ -33,7 +34,8 @@ class Marks:
 
     def is_beginning(self, text: str) -> bool:
         """Whether a text ends as a control token begins, so that what comes next may complete it."""
-        return any(text.endswith(whole[:size]) for whole in self._controls for size in range(1, len(whole)))
+        longest = max(map(len, self._beginnings), default=0)
+        return any(text[-size:] in self._beginnings for size in range(1, longest + 1))
 
     def mark(self, text: str) -> str:
         """The text with all marks."""

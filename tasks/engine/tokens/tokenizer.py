@@ -44,13 +44,13 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary, max_tokens: int) -> None:
         self._vocabulary, self._max_tokens = vocabulary, max_tokens
+        self._longest = vocabulary.longest_token
         self._begins = sorted({special.text[0] for special in vocabulary.special_tokens})
 
     @property
     def max_bytes(self) -> int | None:
         """A text of more bytes can't fit, whatever it is; ``None``: any may."""
-        longest = self._vocabulary.longest_token
-        return None if longest is None else longest * self._max_tokens
+        return None if self._longest is None else self._longest * self._max_tokens
 
     def encode(
         self, text: str, marked: str | None = None, check: Callable[[], None] = lambda: None
@@ -82,9 +82,9 @@ class Tokenizer:
         return [*before, *tokens, *after]
 
     def _refuse_long(self, text: str) -> None:
-        longest, size = self._vocabulary.longest_token, len(text.encode())
-        if longest and size > longest * self._max_tokens:
-            raise TooLongError(-(-size // longest))
+        size = len(text.encode())
+        if self._longest and size > self._longest * self._max_tokens:
+            raise TooLongError(-(-size // self._longest))
 
     def _has_few(self, text: str) -> bool:
         return sum(map(text.count, self._begins)) <= FEW

@@ -18,7 +18,7 @@ from celery.concurrency import asynpool, prefork
 from kombu.asynchronous import get_event_loop
 
 from tasks.worker.ending.crash_loop import MAX_DEATHS, CrashLoop
-from tasks.worker.ending.diagnosis import Circumstances, Death, explain_deaths
+from tasks.worker.ending.diagnosis import Circumstances, Death, explain_deaths, explain_refusal
 from tasks.worker.ending.model_file import ModelFile
 from tasks.worker.liveness.silence import SilenceWatch
 
@@ -40,6 +40,7 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
         processes: int,
         *args: Any,
         on_hopeless: Callable[[int, int, int], None],
+        on_bus_error: Callable[[], None],
         looks: Mapping[Callable[[], None], float],
         **kwargs: Any,
     ) -> None:
@@ -49,11 +50,12 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
             processes: number of children.
             args: Celery's.
             on_hopeless: called with a child's place, its exit status, and how many died there in a row.
+            on_bus_error: called when a child died by SIGBUS, before its requests are put back.
             looks: what is called again and again, and the seconds between two calls.
             kwargs: Celery's.
         """
         # Set before Celery's __init__, which starts the children.
-        self._on_hopeless, self._looks = on_hopeless, looks
+        self._on_hopeless, self._on_bus_error, self._looks = on_hopeless, on_bus_error, looks
         self._crash_loop = CrashLoop()
         super().__init__(processes, *args, **kwargs)
 
@@ -67,6 +69,8 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
 
     def _join_exited_workers(self, shutdown: bool = False) -> list[int]:
         before = list(self._pool)
+        if any(child.exitcode == -signal.SIGBUS for child in before):
+            self._on_bus_error()
         exited: list[int] = super()._join_exited_workers(shutdown)
         for child in before:
             if child not in self._pool:
@@ -126,7 +130,9 @@ class GuardedTaskPool(prefork.TaskPool):  # type: ignore[misc]
         interval = min(1.0, patience / 8)
         self._silence = SilenceWatch(patience, interval)
         looks = {self._look: LOOK_INTERVAL_S, self._end_hung: interval}
-        self.Pool = partial(self.pool_class(), on_hopeless=self._on_hopeless, looks=looks)
+        self.Pool = partial(
+            self.pool_class(), on_hopeless=self._on_hopeless, on_bus_error=self._look, looks=looks
+        )
         super().on_start()
 
     def pool_class(self) -> Callable[..., GuardedPool]:
@@ -154,8 +160,10 @@ class GuardedTaskPool(prefork.TaskPool):  # type: ignore[misc]
             os.kill(pid, signal.SIGKILL)
 
     def _look(self) -> None:
-        """Warn once when the model's file is no longer the file that was loaded."""
+        """Give up if the model's file was damaged; warn once if another file is in its place, or none."""
         file: ModelFile | None = self.app.model_file
-        if file is not None and not self._has_warned and (change := file.change()):
+        if file is not None and file.is_damaged():
+            self.give_up(explain_refusal("the model's file was written to", Circumstances.of(self.app)))
+        elif file is not None and not self._has_warned and (change := file.change()):
             self._has_warned = True
             logger.warning("%s Put it back, or restart the worker when the new one is in place.", change)
