@@ -255,33 +255,36 @@ class WorkerChild:
         self._deliverer.add(attempt)
         if self._leaving.is_set():
             raise HandedBackError(attempt.id)
-        request = attempt.request
         try:
-            with self._preparing.prompt_of(attempt) as check:
-                prompt, max_tokens = self._prompts.build(request, check)
+            job = self._job(attempt)
         except NotWantedError:
             return
-        delivered = self._delivered(attempt)
-        attempt.prompt_tokens, attempt.num_delivered = len(prompt), len(delivered)
         attempt.submitted_at = monotonic()
         if attempt.over.is_set():
             return
-        self._engine.submit(
-            Job(
-                key=attempt.key,
-                prompt=prompt,
-                max_tokens=max_tokens,
-                sampling=request.sampling,
-                stop=request.stop,
-                ignore_eos=request.ignore_eos,
-                delivered=delivered,
-                deadline=attempt.deadline,
-                owner="" if self._settings.share_prefixes else attempt.owner,
-            )
-        )
+        self._engine.submit(job)
         # It may have become over since; the deliverer's own cancel may have come before the job.
         if attempt.over.is_set():
             self._engine.cancel(attempt.key)
+
+    def _job(self, attempt: Attempt) -> Job:
+        """What the engine has to generate. Raises ``NotWantedError`` if the attempt is over meanwhile."""
+        request = attempt.request
+        with self._preparing.prompt_of(attempt) as check:
+            prompt, max_tokens = self._prompts.build(request, check)
+        delivered = self._delivered(attempt)
+        attempt.prompt_tokens, attempt.num_delivered = len(prompt), len(delivered)
+        return Job(
+            key=attempt.key,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            sampling=request.sampling,
+            stop=request.stop,
+            ignore_eos=request.ignore_eos,
+            delivered=delivered,
+            deadline=attempt.deadline,
+            owner="" if self._settings.share_prefixes else attempt.owner,
+        )
 
     def _delivered(self, attempt: Attempt) -> tuple[int, ...]:
         """The tokens that earlier attempts delivered: generation goes on after them."""
