@@ -21,6 +21,7 @@ from tasks.telemetry.metric_names import WORKER_LAYOUT
 from tasks.telemetry.tally import SharedTallies
 from tasks.worker.ending.refusal import Refusal
 from tasks.worker.ending.stages import Stages
+from tasks.worker.liveness.pulse import Pulses
 
 if TYPE_CHECKING:
     from tasks.memory_need import Need
@@ -46,6 +47,7 @@ class App(Celery):  # type: ignore[misc]
             self.tallies = SharedTallies(WORKER_LAYOUT)
             self.step_costs = SharedNote()
             self.stages = Stages()
+            self.pulses = Pulses()
             self.refusal = Refusal()
             #: The model file that the parent loaded, and the memory that the worker needs; set once known.
             self.model_file: ModelFile | None = None

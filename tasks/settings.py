@@ -115,6 +115,11 @@ class WorkerSettings(BrokerSettings):
     )
     n_batch: int = Field(512, ge=32, description="Most tokens computed in one step.")
     gpu_layers: int = Field(0, ge=-1, description="Layers to keep on the GPU; -1 for all.")
+    chat_template: str | None = Field(
+        None,
+        description="The chat template to use instead of the model's own: a file, or a name (chatml, "
+        "llama-3, mistral or mixtral).",
+    )
     prefix_cache: bool = Field(True, description="Compute the common beginning of prompts only once.")
     share_prefixes: bool = Field(
         False, description="Share prefixes also between API keys; a key can then guess what another one sent."

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, replace
+from math import inf
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -29,6 +30,9 @@ from tasks.engine.text import TextAssembler
 from tasks.engine.waiting import Waiting
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that all the rest takes at most besides computing a step, unless it hangs.
+BETWEEN_STEPS_S = 5.0
 
 #: Receives one step's deltas on the engine's thread; must return soon and never raise.
 Sink = Callable[[list[Delta]], None]
@@ -81,6 +85,8 @@ class Engine:
         self._inbox: SimpleQueue[tuple[Job | str | None, float]] = SimpleQueue()
         self._waiting = Waiting()
         self._is_open, self._started = True, 0.0
+        #: When the step that is being computed is over at the latest, unless it hangs; on the engine's clock.
+        self.due = inf
         self._ready: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
 
@@ -128,6 +134,7 @@ class Engine:
         try:
             while self._is_open:
                 self._read_inbox()
+                self.due = self._clock() + BETWEEN_STEPS_S
                 self._admit()
                 self._end_overdue()
                 if self._residents:
@@ -142,9 +149,12 @@ class Engine:
         stage("making the context")
         self._context = context = self._make_context()
         stage("computing the first batch")
+        started = self._clock()
         compute_first_batch(context, self._threads.least)
+        first_s = self._clock() - started
         stage("measuring step costs")
-        self._pace = Pace(context, self._threads, None if measure is None else measure(context))
+        table = None if measure is None else measure(context)
+        self._pace = Pace(context, self._threads, table, first_s)
         self._residents = Residents(context, reuses=self._options.reuses_prefixes)
         self._computer = Computer(context, self._residents)
         self._sampler = TokenSampler(context, self._residents, self._observer, self._clock)
@@ -154,6 +164,7 @@ class Engine:
     def step(self) -> None:
         """Plan, compute, sample, deliver, observe."""
         step = self._plan()
+        self.due += self._pace.longest_s(step.num_rows, step.num_prefilled)
         batches = self._computer.compute(step)
         deltas = self._sample(batches)
         self._sink(deltas)
@@ -197,6 +208,7 @@ class Engine:
         """Take every message; wait for one when there is nothing to compute."""
         is_idle = not self._residents and not self._waiting
         if is_idle:
+            self.due = inf
             self._pace.rest()
         while True:
             try:

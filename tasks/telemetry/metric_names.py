@@ -130,6 +130,9 @@ WORKER_COUNTERS = {
         "inference_preemptions_total", "Sequences put back to wait because the cache was full."
     ),
     "restarts": Metric("inference_children_restarted_total", "Children started to replace ended ones."),
+    "hung": Metric(
+        "inference_children_hung_total", "Children killed because they had work and made no progress."
+    ),
 }
 #: What the worker's children measure, by the name that they use for it.
 WORKER_HISTOGRAMS = {

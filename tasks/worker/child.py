@@ -39,6 +39,8 @@ from tasks.worker.attempt_log import attempt_observers
 from tasks.worker.attempt_store import Append, AttemptStore, SuspectError, new_fence
 from tasks.worker.deliver import Deliverer
 from tasks.worker.heartbeat import Heartbeat
+from tasks.worker.liveness.preparing import NotWantedError, Preparing
+from tasks.worker.liveness.pulse import Pulse
 
 if TYPE_CHECKING:
     from tasks.settings import WorkerSettings
@@ -76,6 +78,8 @@ class Share:
         tally: where it counts what it does.
         step_costs: where the first child that measures what steps cost notes it for all children.
         on_stage: notes for the parent what the child is doing.
+        on_beat: notes for the parent that the child gets on.
+        chat_template: text of the chat template; ``None``: the model's own.
     """
 
     worker: str
@@ -85,6 +89,8 @@ class Share:
     tally: Tally
     step_costs: SharedNote
     on_stage: Callable[[str], None] = lambda _: None
+    on_beat: Callable[[], None] = lambda: None
+    chat_template: str | None = None
 
 
 class WorkerChild:
@@ -101,7 +107,8 @@ class WorkerChild:
         self._deliverer = Deliverer(self._attempts, settings.stream_interval, on_append)
         self._observers, self._work = attempt_observers(settings), WorkCounter(share.tally)
         self._card = _card(settings, model, share)
-        self._prompts = PromptBuilder(model, self._card.n_ctx)
+        self._prompts = PromptBuilder(model, self._card.n_ctx, share.chat_template)
+        self._preparing = Preparing()
         make_context = partial(
             Context,
             model,
@@ -116,9 +123,10 @@ class WorkerChild:
             client,
             self._card,
             model.path,
-            busy=lambda: self._engine.num_running,
+            busy=lambda: min(share.slots, self._engine.num_running + len(self._preparing)),
             work=lambda: self._work.counts,
         )
+        self._pulse = Pulse(share.on_beat, self._gets_on)
 
     def _options(self, share: Share) -> EngineOptions:
         measure = partial(known_costs, threads=share.threads, note=share.step_costs)
@@ -136,6 +144,7 @@ class WorkerChild:
         self._engine.start()
         self._deliverer.start(self._engine.cancel)
         self._heart.start()
+        self._pulse.start()
         logger.info(
             "child ready: %d slots of %d tokens for model %s",
             self._card.slots,
@@ -147,6 +156,7 @@ class WorkerChild:
         """Withdraw the registration and free the context; later attempts continue running requests."""
         self.hand_back()
         self._heart.close()
+        self._pulse.close()
         for observer in self._observers:
             observer.on_close()
 
@@ -225,6 +235,10 @@ class WorkerChild:
             return True
         return False
 
+    def _gets_on(self) -> bool:
+        """Whether nothing hangs: neither a step nor a prompt that is being made into tokens."""
+        return monotonic() < self._engine.due and self._preparing.gets_on()
+
     def _insist(self, action: Callable[[], T]) -> T:
         """Do something in Redis; repeat it while Redis is away. Raises ``HandedBackError`` when leaving."""
         for failures in count(1):
@@ -241,29 +255,36 @@ class WorkerChild:
         self._deliverer.add(attempt)
         if self._leaving.is_set():
             raise HandedBackError(attempt.id)
-        request = attempt.request
-        prompt, max_tokens = self._prompts.build(request)
-        delivered = self._delivered(attempt)
-        attempt.prompt_tokens, attempt.num_delivered = len(prompt), len(delivered)
+        try:
+            job = self._job(attempt)
+        except NotWantedError:
+            return
         attempt.submitted_at = monotonic()
         if attempt.over.is_set():
             return
-        self._engine.submit(
-            Job(
-                key=attempt.key,
-                prompt=prompt,
-                max_tokens=max_tokens,
-                sampling=request.sampling,
-                stop=request.stop,
-                ignore_eos=request.ignore_eos,
-                delivered=delivered,
-                deadline=attempt.deadline,
-                owner="" if self._settings.share_prefixes else attempt.owner,
-            )
-        )
+        self._engine.submit(job)
         # It may have become over since; the deliverer's own cancel may have come before the job.
         if attempt.over.is_set():
             self._engine.cancel(attempt.key)
+
+    def _job(self, attempt: Attempt) -> Job:
+        """What the engine has to generate. Raises ``NotWantedError`` if the attempt is over meanwhile."""
+        request = attempt.request
+        with self._preparing.prompt_of(attempt) as check:
+            prompt, max_tokens = self._prompts.build(request, check)
+        delivered = self._delivered(attempt)
+        attempt.prompt_tokens, attempt.num_delivered = len(prompt), len(delivered)
+        return Job(
+            key=attempt.key,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            sampling=request.sampling,
+            stop=request.stop,
+            ignore_eos=request.ignore_eos,
+            delivered=delivered,
+            deadline=attempt.deadline,
+            owner="" if self._settings.share_prefixes else attempt.owner,
+        )
 
     def _delivered(self, attempt: Attempt) -> tuple[int, ...]:
         """The tokens that earlier attempts delivered: generation goes on after them."""

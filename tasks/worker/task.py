@@ -23,6 +23,7 @@ from tasks.engine.errors import ModelError
 from tasks.engine.kernels.proof import Shape, proven
 from tasks.engine.llama.kernel_sets import KernelSet
 from tasks.engine.llama.model import Model
+from tasks.engine.tokens.chat_template import chosen_template
 from tasks.memory_need import HeaderFacts, Need
 from tasks.settings import WorkerSettings
 from tasks.telemetry import logs
@@ -47,6 +48,7 @@ class ProcessEngine:
         self._lock = Lock()
         self._kernels: KernelSet | None = None
         self._model: Model | None = None
+        self._chat_template: str | None = None
         self._child: WorkerChild | None = None
         self._worker = "worker"
         self._slots, self._forks = 1, True
@@ -71,10 +73,12 @@ class ProcessEngine:
             self._slots = worker.concurrency
         workers = worker.concurrency // self._slots
         worker.app.model_file = ModelFile.at(_model_path(settings))
+        self._chat_template = chosen_template(settings.chat_template)
         self._kernels = self._proven(settings, workers)
         self._cores = CorePool(workers, shape.workers * shape.threads, self._kernels.threads)
         if settings.gpu_layers == 0:
             self._model = self._load(settings)
+            self._model.read_vocabulary()
             worker.app.memory_need = Need.of(HeaderFacts.of(self._model.describe()), settings)
         # Keep the children's garbage collectors off existing objects: they would copy shared pages.
         gc.collect()
@@ -105,7 +109,18 @@ class ProcessEngine:
         tally.add("starts")
         threads, step_costs = self._cores.member(index), current_app.step_costs
         on_stage = partial(current_app.stages.note, index)
-        return Share(self._worker, index, self._slots, threads, tally, step_costs, on_stage)
+        on_beat = partial(current_app.pulses.beat, index)
+        return Share(
+            self._worker,
+            index,
+            self._slots,
+            threads,
+            tally,
+            step_costs,
+            on_stage,
+            on_beat,
+            self._chat_template,
+        )
 
     @property
     def is_child(self) -> bool:

@@ -48,11 +48,11 @@ class Rig:
         """Have something happen while a prompt is being tokenized."""
         build = self.child._prompts.build
 
-        def slow(request: GenerateRequest) -> Any:
+        def slow(request: GenerateRequest, check: Any) -> Any:
             action(request)
-            return build(request)
+            return build(request, check)
 
-        self.child._prompts.build = slow  # type: ignore[method-assign]
+        self.child._prompts.build = slow  # type: ignore[assignment, method-assign]
 
     @property
     def prefilled(self) -> float:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+from celery import signals
 from redis import Redis
 
 from tasks.celery import create_app
 from tasks.settings import WorkerSettings
+from tasks.worker.liveness.pulse import Pulse
+from tasks.worker.pool.children import child_index
 
 settings = WorkerSettings()
 app = create_app(settings)
@@ -18,6 +24,13 @@ if known := os.environ.get("TEST_KNOWN_VERSION"):
     app.conf.broker_transport_options["known_version"] = int(known)
 #: Notes what steps cost, as a child would, if the test says so.
 app.step_costs.write(os.environ.get("TEST_STEP_COSTS", "").encode())
+
+
+@signals.worker_process_init.connect(weak=False)
+def beat(**_: Any) -> None:
+    """Say that this child gets on, as a real one does, until the test's file says that it hangs."""
+    if hung := os.environ.get("TEST_HUNG"):
+        Pulse(partial(app.pulses.beat, child_index()), lambda: not Path(hung).exists()).start()
 
 
 @app.task(name="hold")

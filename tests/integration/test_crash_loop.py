@@ -97,24 +97,45 @@ def test_a_childs_own_reason_ends_the_worker_at_once(valkey_url: str, redis: Red
     assert redis.llen("children") < MAX_DEATHS
 
 
-@pytest.mark.parametrize(("fate", "word"), [("gone", "is gone"), ("longer", "has changed")])
+@pytest.mark.parametrize(("fate", "word"), [("gone", "is gone"), ("replaced", "has changed")])
 def test_a_model_file_that_is_not_the_same_is_named(
     fate: str, word: str, valkey_url: str, redis: Redis, tmp_path: Path
 ) -> None:
-    model, healed = tmp_path / "model.gguf", tmp_path / "healed"
+    model, healed, other = tmp_path / "model.gguf", tmp_path / "healed", tmp_path / "other.gguf"
     model.write_text("one")
+    other.write_text("other")
     healed.touch()
     settings = {**CRASHING, "TEST_ENDING": "SIGBUS", "TEST_HEALED": str(healed)}
     with worker(valkey_url, redis, tmp_path / "log", **settings, INFERENCE_MODEL=str(model)) as rig:
         rig.hold("a")
         [(_, child)] = rig.wait_started(1)
-        model.unlink() if fate == "gone" else model.write_text("other")
+        model.unlink() if fate == "gone" else other.rename(model)
         wait_until(lambda: f"The model file {model} {word}" in rig.log.read_text(), timeout=30)
         healed.unlink()
         os.kill(child, signal.SIGBUS)
         text = told(rig)
     assert f"The model file {model} {word} since the worker loaded it." in text
     assert len(re.findall(r"\[warning .*The model file", rig.log.read_text())) == 1
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["seen in time", "a child dies first"])
+def test_a_model_file_that_is_written_to_ends_the_worker(
+    dies: bool, valkey_url: str, redis: Redis, tmp_path: Path
+) -> None:
+    model, healed = tmp_path / "model.gguf", tmp_path / "healed"
+    model.write_text("one")
+    healed.touch()
+    settings = {**CRASHING, "TEST_ENDING": "SIGBUS", "TEST_HEALED": str(healed)}
+    with worker(valkey_url, redis, tmp_path / "log", **settings, INFERENCE_MODEL=str(model)) as rig:
+        rig.hold("a", "b")
+        (_, child), _ = rig.wait_started(2)
+        model.write_text("two")
+        if dies:
+            os.kill(child, signal.SIGBUS)
+        text = told(rig)
+        assert redis.llen(QUEUE) == 2
+        assert not rig.num_leases()
+    assert f"The model file {model} has changed since the worker loaded it." in text
 
 
 def test_readyz_says_why_nothing_serves(valkey_url: str, redis: Redis, tmp_path: Path) -> None:

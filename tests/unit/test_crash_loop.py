@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from pathlib import Path
 
@@ -141,3 +142,26 @@ def test_another_file_in_its_place_is_a_change(tmp_path: Path):
     other.write_text("two")
     other.replace(path)
     assert f"{path} has changed" in file.change()
+
+
+@pytest.mark.parametrize(
+    ("happens", "is_damaged"),
+    [
+        (lambda path: os.truncate(path, 10), True),
+        (lambda path: path.write_bytes(bytes(100_000)), True),
+        (lambda path: path.write_bytes(path.read_bytes()), False),
+        (lambda path: path.touch(), False),
+        (lambda path: path.open("ab").write(b"more"), False),
+        (lambda path: path.unlink(), False),
+        (lambda path: path.with_name("other").rename(path), False),
+    ],
+    ids=["cut short", "overwritten", "written again", "touched", "longer", "deleted", "replaced"],
+)
+def test_only_a_file_whose_pages_are_not_the_models_any_more_is_damaged(happens, is_damaged, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"model" * 20_000)
+    (tmp_path / "other").write_bytes(b"other")
+    file = ModelFile.at(path)
+    assert not file.is_damaged()
+    happens(path)
+    assert file.is_damaged() is is_damaged

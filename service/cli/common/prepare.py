@@ -39,15 +39,22 @@ class ModelFile:
 def prepare_model() -> ModelFile:
     """Check the model that this process's environment names, and complete the environment for the parts.
 
-    The model's path becomes absolute. If the user chose no context, it is cut to the context that the model
-    was trained for.
+    The paths of the model and of a chat template become absolute. If the user chose no context, it is cut to
+    the context that the model was trained for.
     """
     path = (_settings().model or _fetched()).absolute()
     told = _inspect(path)
     model = ModelFile(path, int(told["n_ctx_train"]), int(told["size_bytes"]))
     os.environ[variable("model")] = str(path)
+    _make_absolute(variable("chat_template"), _settings().chat_template)
     _fit_context(model.n_ctx_train)
     return model
+
+
+def _make_absolute(name: str, template: str | None) -> None:
+    """Set a variable to a file's absolute path, because the parts run in another folder."""
+    if template is not None and Path(template).is_file():
+        os.environ[name] = str(Path(template).absolute())
 
 
 def _fetched() -> Path:

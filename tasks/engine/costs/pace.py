@@ -8,12 +8,21 @@ from tasks.engine.costs.table import CostTable
 from tasks.engine.costs.threads import Threads
 from tasks.engine.llama.context import Context
 
+#: A machine that is busy with other things computes so many times slower, but not slower still.
+_MARGIN = 20
+
 
 class Pace:
     """Sets a context's threads before each step, and learns from how long the step took."""
 
-    def __init__(self, context: Context, threads: Threads, table: CostTable | None) -> None:
-        """``table`` has the measured costs; with ``None`` nothing is learnt."""
+    def __init__(
+        self, context: Context, threads: Threads, table: CostTable | None, first_s: float = 0.0
+    ) -> None:
+        """``table`` has the measured costs; with ``None`` nothing is learnt.
+
+        ``first_s``: seconds that the first few rows took.
+        """
+        self._first_s = first_s
         self._context, self._threads, self._table = context, threads, table
         self._governor, self._now = Governor(), threads.least
         self._alone = None if table is None else table.at(1)
@@ -31,6 +40,13 @@ class Pace:
         decode_ms = self._alone.decode_ms(num_rows) if num_rows else 0.0
         alone_ms = decode_ms + num_prefilled * self._alone.prefill_ms
         self._governor.observe(self._now, seconds * 1e3, alone_ms, now)
+
+    def longest_s(self, num_rows: int, num_prefilled: int) -> float:
+        """Seconds that a step takes at most, unless it hangs: many times what it takes by rights."""
+        if self._alone is None:
+            return (num_rows + num_prefilled) * self._first_s
+        decode_ms = self._alone.decode_ms(num_rows) if num_rows else 0.0
+        return (decode_ms + num_prefilled * self._alone.prefill_ms) * _MARGIN / 1e3
 
     def rest(self) -> None:
         """Let other children have the cores while there is nothing to compute."""

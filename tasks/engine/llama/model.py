@@ -7,7 +7,6 @@ several threads (see :mod:`tasks.engine.llama.library`), so OpenMP works in chil
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tasks.engine.llama.kernel_sets import KernelSet
 from tasks.engine.llama.library import llama_cpp as ll
 from tasks.engine.llama.library import load_best, load_kernels
 from tasks.engine.llama.log import listen, recent_errors
+from tasks.engine.llama.vocabulary.special_tokens import SpecialToken, longest_token, special_tokens
 
 
 class Model:
@@ -79,21 +79,8 @@ class Model:
         raw = ll.llama_model_chat_template(self.handle, None)
         return None if raw is None else raw.decode()
 
-    def make_chat_formatter(self) -> Callable[..., Any] | None:
-        """llama-cpp-python's sandboxed Jinja formatter for the model's template; ``None`` without one."""
-        template = self.chat_template
-        if template is None:
-            return None
-        # Not at the top: tasks.engine.llama.library must import llama_cpp first, after it has set up OpenMP.
-        from llama_cpp import llama_chat_format as chat_format
-
-        bos, eos = (self._special(token) for token in (self.bos, self.eos))
-        formatter: Callable[..., Any] = chat_format.Jinja2ChatFormatter(
-            template, eos_token=eos, bos_token=bos
-        )
-        return formatter
-
-    def _special(self, token: int) -> str:
+    def spelling(self, token: int) -> str:
+        """How a special token is written; empty for -1."""
         return self._read_piece(token, special=True).decode(errors="replace") if token >= 0 else ""
 
     @property
@@ -106,10 +93,27 @@ class Model:
         """The end-of-sequence token's id, or -1."""
         return int(ll.llama_vocab_eos(self.vocab))
 
-    @property
-    def adds_bos(self) -> bool:
-        """Whether a plain prompt begins with the beginning-of-sequence token."""
-        return bool(ll.llama_vocab_get_add_bos(self.vocab))
+    def read_vocabulary(self) -> None:
+        """Read the vocabulary now, for all children, and not in each of them."""
+        _ = self.special_tokens, self.longest_token
+
+    @cached_property
+    def special_tokens(self) -> tuple[SpecialToken, ...]:
+        """The special tokens, the longest spelling first."""
+        return special_tokens(self.vocab)
+
+    @cached_property
+    def longest_token(self) -> int | None:
+        """Bytes of text that one token stands for at most; ``None``: any number."""
+        return longest_token(self.vocab)
+
+    @cached_property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """The tokens that the model wants before and after a plain prompt."""
+        if not ll.llama_vocab_get_add_bos(self.vocab):
+            return [], []
+        tokens = self.tokenize("", add_special=True)
+        return tokens[:1], tokens[1:]
 
     def meta(self, key: str) -> str | None:
         """A value of the file's metadata, as text."""
@@ -126,12 +130,15 @@ class Model:
         """Whether ``token`` ends a generation."""
         return token in self.ends
 
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids of ``text``; a special token written in the text becomes that token."""
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Token ids of ``text``; with ``parse_special`` a control token in the text becomes that token.
+
+        llama.cpp's time grows with the square of the special tokens; :mod:`tasks.engine.tokens` avoids that.
+        """
         raw = text.encode()
         room = len(raw) + 8  # a token is at least one byte, and a few special tokens are added
         buffer = (ll.llama_token * room)()
-        count = ll.llama_tokenize(self.vocab, raw, len(raw), buffer, room, add_special, True)
+        count = ll.llama_tokenize(self.vocab, raw, len(raw), buffer, room, add_special, parse_special)
         if count < 0:
             raise ValueError("the text could not be tokenized")
         return list(buffer[:count])

@@ -6,7 +6,9 @@ Celery's own pool restarts a child that died at once, and for ever.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -16,8 +18,9 @@ from celery.concurrency import asynpool, prefork
 from kombu.asynchronous import get_event_loop
 
 from tasks.worker.ending.crash_loop import MAX_DEATHS, CrashLoop
-from tasks.worker.ending.diagnosis import Circumstances, Death, explain_deaths
+from tasks.worker.ending.diagnosis import Circumstances, Death, explain_deaths, explain_refusal
 from tasks.worker.ending.model_file import ModelFile
+from tasks.worker.liveness.silence import SilenceWatch
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +40,8 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
         processes: int,
         *args: Any,
         on_hopeless: Callable[[int, int, int], None],
-        look: Callable[[], None],
+        on_bus_error: Callable[[], None],
+        looks: Mapping[Callable[[], None], float],
         **kwargs: Any,
     ) -> None:
         """Start the children.
@@ -46,11 +50,12 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
             processes: number of children.
             args: Celery's.
             on_hopeless: called with a child's place, its exit status, and how many died there in a row.
-            look: called every :data:`LOOK_INTERVAL_S` seconds.
+            on_bus_error: called when a child died by SIGBUS, before its requests are put back.
+            looks: what is called again and again, and the seconds between two calls.
             kwargs: Celery's.
         """
         # Set before Celery's __init__, which starts the children.
-        self._on_hopeless, self._look = on_hopeless, look
+        self._on_hopeless, self._on_bus_error, self._looks = on_hopeless, on_bus_error, looks
         self._crash_loop = CrashLoop()
         super().__init__(processes, *args, **kwargs)
 
@@ -64,6 +69,8 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
 
     def _join_exited_workers(self, shutdown: bool = False) -> list[int]:
         before = list(self._pool)
+        if any(child.exitcode == -signal.SIGBUS for child in before):
+            self._on_bus_error()
         exited: list[int] = super()._join_exited_workers(shutdown)
         for child in before:
             if child not in self._pool:
@@ -89,7 +96,15 @@ class GuardedPool(asynpool.AsynPool):  # type: ignore[misc]
     @property
     def timers(self) -> dict[Callable[[], None], float]:
         """What the event loop calls, and the seconds between two calls."""
-        return {**super().timers, self._look: LOOK_INTERVAL_S}
+        return {**super().timers, **self._looks}
+
+    def working(self) -> dict[int, int]:
+        """The number of each child that is ready and has work, by its process id."""
+        ready = (child for child in self._pool if getattr(child, "was_ready", False))
+        return {child.pid: child.index for child in ready if self._has_work(child.inqW_fd)}
+
+    def _has_work(self, pipe: int) -> bool:
+        return pipe in self._busy_workers
 
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
         super()._event_process_exit(hub, proc)
@@ -111,7 +126,13 @@ class GuardedTaskPool(prefork.TaskPool):  # type: ignore[misc]
     def on_start(self) -> None:
         """Start the children."""
         self._has_warned = False
-        self.Pool = partial(self.pool_class(), on_hopeless=self._on_hopeless, look=self._look)
+        patience = 2 * self.app.settings.lease
+        interval = min(1.0, patience / 8)
+        self._silence = SilenceWatch(patience, interval)
+        looks = {self._look: LOOK_INTERVAL_S, self._end_hung: interval}
+        self.Pool = partial(
+            self.pool_class(), on_hopeless=self._on_hopeless, on_bus_error=self._look, looks=looks
+        )
         super().on_start()
 
     def pool_class(self) -> Callable[..., GuardedPool]:
@@ -123,9 +144,26 @@ class GuardedTaskPool(prefork.TaskPool):  # type: ignore[misc]
         death = Death(status, self.app.stages.read(place))
         self.give_up(explain_deaths(num, death, Circumstances.of(self.app)))
 
+    def _end_hung(self) -> None:
+        """Kill the children that have work and don't get on: their requests go on elsewhere."""
+        places = self._pool.working()
+        read = self.app.pulses.read
+        beats = {pid: num for pid, place in places.items() if (num := read(place, pid)) is not None}
+        for pid in self._silence.look(beats, monotonic()):
+            logger.error(
+                "child %d has made no progress for %g s (twice the --lease) although it has work: it is "
+                "killed, and its requests go on in another child",
+                pid,
+                2 * self.app.settings.lease,
+            )
+            self.app.tallies.row(places[pid]).add("hung")
+            os.kill(pid, signal.SIGKILL)
+
     def _look(self) -> None:
-        """Warn once when the model's file is no longer the file that was loaded."""
+        """Give up if the model's file was damaged; warn once if another file is in its place, or none."""
         file: ModelFile | None = self.app.model_file
-        if file is not None and not self._has_warned and (change := file.change()):
+        if file is not None and file.is_damaged():
+            self.give_up(explain_refusal("the model's file was written to", Circumstances.of(self.app)))
+        elif file is not None and not self._has_warned and (change := file.change()):
             self._has_warned = True
             logger.warning("%s Put it back, or restart the worker when the new one is in place.", change)

@@ -84,6 +84,9 @@ class SlotPool(GuardedPool):
         self._affinity.note(chosen, names)
         return chosen
 
+    def _has_work(self, pipe: int) -> bool:
+        return self._busy_workers.free(pipe) < self.slots
+
     def _index(self, pipe: int) -> int:
         child = self._fileno_to_inq.get(pipe)
         return int(child.index) if child else 0

@@ -1,0 +1,1 @@
+"""Whether a child gets on with its work, and what happens to one that doesn't."""
