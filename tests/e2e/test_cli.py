@@ -138,7 +138,8 @@ def test_a_bad_model_file_is_one_line(kind: str, tmp_path: Path, model_path: Pat
     ("url", "told"),
     [
         ("redis://:secret@127.0.0.1:1/0", "No Redis answers at 127.0.0.1:1/0"),
-        ("http://127.0.0.1", "--redis-url: redis_url must begin with redis://"),
+        ("http://127.0.0.1", "--redis-url: must begin with redis://"),
+        ("redis://:secret@127.0.0.1/x", "--redis-url: has a database that isn't a number"),
     ],
 )
 def test_a_redis_that_is_not_there_is_one_line(url: str, told: str, tmp_path: Path):
@@ -146,6 +147,7 @@ def test_a_redis_that_is_not_there_is_one_line(url: str, told: str, tmp_path: Pa
     done = run_command("serve", "--redis-url", url, "--port", port, "--state-dir", str(tmp_path))
     assert done.returncode == 1
     assert told in done.stderr
+    assert "secret" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 

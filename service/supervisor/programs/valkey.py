@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from service.supervisor.errors import ServiceError
+from tasks.contract.redis_place import RedisPlace
 from tasks.memory_need import available_bytes
 
 _CONF = """\
@@ -89,11 +90,9 @@ def require_reachable(url: str) -> None:
 
     from tasks.store.troubles import Kind, Trouble
 
-    shown = url.rpartition("@")[2].removeprefix(f"{url.partition('://')[0]}://")
+    shown = RedisPlace.parse(url).shown
     try:
         _ping(url)
-    except ValueError as error:
-        raise ServiceError(f"--redis-url: {error}.") from error
     except RedisError as error:
         trouble = Trouble.of(error)
         if trouble.kind is not Kind.AWAY:
