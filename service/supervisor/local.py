@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from service.supervisor.follow import Follower
-from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.guard.keeper_link import KeeperLink
 from service.supervisor.programs.part import Part
 from service.supervisor.programs.plan import Plan, parts
+from service.supervisor.programs.probe import require_free
 from service.supervisor.signals import Signals
 from service.supervisor.state import locked
 from service.supervisor.supervisor import Supervisor
@@ -27,7 +28,9 @@ def running(
     Raises:
         ServiceError: another service uses the state, or a part can't start or go on.
     """
-    with locked(plan.state) as lock:
+    with locked(plan.state, tell) as lock:
+        for address in plan.addresses:  # only now: what a killed service left has ended
+            require_free(*address)
         chosen = parts(plan)
         for part in chosen:
             _rotate(part)

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from service.supervisor.guard import tether
 from service.supervisor.programs.part import Part
 from tasks.contract.exit_status import HOPELESS
 
 if TYPE_CHECKING:
-    from service.supervisor.keeper_link import KeeperLink
+    from service.supervisor.guard.keeper_link import KeeperLink
     from service.supervisor.signals import Signals
+
+
+#: What a part is started by: it ends with this process, whatever kills that.
+_TETHER = (sys.executable, "-I", "-S", str(Path(tether.__file__)))
 
 
 class Child:
     """A part's process and, as its process group, everything that the part starts itself.
+
+    It ends when the thread that made it ends, and it holds the state's lock as long as it lives.
 
     Raises:
         OSError: the program can't be started.
@@ -29,16 +39,19 @@ class Child:
         self._keeper = keeper
         self._is_gone = False
         self._started = time.monotonic()
+        if not os.access(part.command[0], os.X_OK):
+            raise FileNotFoundError(errno.ENOENT, "no such program", part.command[0])
         with part.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                part.command,
+                (*_TETHER, str(os.getpid()), *part.command),
                 env=dict(part.env),
                 cwd=part.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=[keeper.lock],
             )
         keeper.guard(self._process.pid)
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from redis import Redis, RedisError
 
-from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.guard.keeper_link import KeeperLink
 from service.supervisor.programs.probe import answers_200
 from service.supervisor.programs.valkey import binary
 from tasks.contract import redis_names

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from service.supervisor.programs.probe import answers_200
+from service.supervisor.programs.valkey import url_of
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -72,6 +73,12 @@ class Served:
         assert self.process.poll() is None, self.output.read_text()
         wait_until(lambda: "Ready on" in self.output.read_text())
         return self
+
+    @property
+    def redis_url(self) -> str:
+        """The address of its Valkey, as ``api`` and ``worker`` take it."""
+        conf = dict(line.split(" ", 1) for line in (self.state / "valkey.conf").read_text().splitlines())
+        return url_of(Path(conf["unixsocket"].strip('"')))
 
     def family(self) -> list[psutil.Process]:
         """Every process that belongs to it, itself first."""

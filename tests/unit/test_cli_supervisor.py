@@ -17,7 +17,7 @@ import pytest
 from service.supervisor.backoff import Backoff
 from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.follow import Follower
-from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.guard.keeper_link import KeeperLink
 from service.supervisor.programs.part import Part
 from service.supervisor.signals import Signals
 from service.supervisor.state import locked
