@@ -30,8 +30,8 @@ from tasks.settings_file import settings_file
 def serve(verbose: bool) -> None:
     """Run everything on this machine: queue, worker and API.
 
-    Without --redis-url a Valkey is embedded, for this user only, with its data under --state-dir. Ctrl-C ends it
-    all when the answers in progress are done; a second Ctrl-C ends it at once.
+    Without --redis-url a Valkey is embedded, for this user only, with its data under --state-dir. Ctrl-C
+    ends it all when the answers in progress are done; a second Ctrl-C ends it at once.
     """
     try:
         with Signals(STOPPING) as signals:

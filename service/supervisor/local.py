@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from service.supervisor.errors import ServiceError
 from service.supervisor.follow import Follower
 from service.supervisor.guard.keeper_link import KeeperLink
 from service.supervisor.programs.part import Part
@@ -31,9 +32,7 @@ def running(
     with locked(plan.state, tell) as lock:
         for address in plan.addresses:  # only now: what a killed service left has ended
             require_free(*address)
-        chosen = parts(plan)
-        for part in chosen:
-            _rotate(part)
+        chosen = _prepared(plan)
         keeper = KeeperLink(lock)
         try:
             follower = None if show is None else Follower([part.log for part in chosen], show)
@@ -41,6 +40,16 @@ def running(
                 yield supervisor
         finally:
             keeper.close()
+
+
+def _prepared(plan: Plan) -> list[Part]:
+    try:
+        chosen = parts(plan)
+        for part in chosen:
+            _rotate(part)
+    except OSError as error:
+        raise ServiceError(f"Can't write to the state folder {plan.state}: {error.strerror}.") from error
+    return chosen
 
 
 def _rotate(part: Part) -> None:

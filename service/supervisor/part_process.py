@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from service.supervisor.guard import tether
 from service.supervisor.programs.part import Part
@@ -41,7 +41,7 @@ class Child:
         self._started = time.monotonic()
         if not os.access(part.command[0], os.X_OK):
             raise FileNotFoundError(errno.ENOENT, "no such program", part.command[0])
-        with part.log.open("ab") as log:
+        with _open_log(part.log) as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 (*_TETHER, str(os.getpid()), *part.command),
@@ -78,9 +78,12 @@ class Child:
 
     def last_lines(self, count: int = 15) -> str:
         """The last lines that this process wrote."""
-        with self.part.log.open("rb") as log:
-            log.seek(self._log_start)
-            return b"\n".join(log.read().splitlines()[-count:]).decode(errors="replace")
+        try:
+            with self.part.log.open("rb") as log:
+                log.seek(self._log_start)
+                return b"\n".join(log.read().splitlines()[-count:]).decode(errors="replace")
+        except OSError as error:
+            return f"(no log: {error.strerror})"
 
     def stop(self, signals: Signals) -> None:
         """Send SIGTERM; send SIGKILL after ``stop_timeout_s``, or when the user asks a second time."""
@@ -100,3 +103,11 @@ class Child:
         self._process.wait()
         self._is_gone = True
         self._keeper.release(self._process.pid)
+
+
+def _open_log(path: Path) -> BinaryIO:
+    """The part's log; nothing keeps it where the disk has no room for a new file, but the part runs."""
+    try:
+        return path.open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")

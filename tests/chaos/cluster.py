@@ -249,7 +249,7 @@ class Cluster:
             "drain-timeout": self.sizes.drain,
             **self._shared(),
         }
-        # In the test's folder, so that a killed API leaves no files elsewhere.
+        # For the last release, whose API leaves files when it is killed.
         env = {"PROMETHEUS_MULTIPROC_DIR": str(self.root / f"{name}.metrics")}
         return self.make_process(name, (*COMMAND, "api", *_options(given)), env)
 

@@ -59,12 +59,25 @@ class Served:
         self.output = state / "output"
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [*COMMAND, "serve", "--state-dir", str(state), "--port", str(self.port), *options],
+                [
+                    *self.prefix(),
+                    *COMMAND,
+                    "serve",
+                    "--state-dir",
+                    str(state),
+                    "--port",
+                    str(self.port),
+                    *options,
+                ],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**clean_environment(), **QUICK_START, **variables},
                 start_new_session=True,
             )
+
+    def prefix(self) -> tuple[str, ...]:
+        """What comes before the command, and becomes it."""
+        return ()
 
     def wait_ready(self) -> Served:
         """Return when it takes requests; fail with its output when it ends instead."""

@@ -106,12 +106,10 @@ def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
 
 
 def _api(plan: Plan, env: Mapping[str, str]) -> Part:
-    # Under the state folder, so that a killed API leaves nothing in the temporary folder.
-    metrics = {"PROMETHEUS_MULTIPROC_DIR": str(plan.state / "metrics")}
     return Part(
         name="API",
         command=API_COMMAND,
-        env={**env, **metrics},
+        env=env,
         cwd=PACKAGES,
         log=log_path(plan.state, "api"),
         stop_timeout_s=plan.drain_timeout_s + _MARGIN_S,

@@ -47,17 +47,14 @@ def configure(state: Path, max_bytes: int) -> tuple[Path, Path]:
     """Write the configuration under ``state``; return its path and the path of the socket to connect to.
 
     Valkey listens on a Unix socket in a folder that only this user can enter. So it needs no password, and
-    nobody else can take its place when it ends. At ``max_bytes`` it refuses new requests. Raises
-    ``ServiceError`` if the state can't be written.
+    nobody else can take its place when it ends. At ``max_bytes`` it refuses new requests. Raises ``OSError``
+    if the state can't be written.
     """
     folder, conf = state / "valkey", state / "valkey.conf"
-    try:
-        folder.mkdir(exist_ok=True, mode=0o700)
-        place = place_socket(folder)
-        with open(os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
-            file.write(_CONF.format(socket=_quoted(place), folder=_quoted(folder), max_bytes=max_bytes))
-    except OSError as error:
-        raise ServiceError(f"Can't write to the state folder {state}: {error.strerror}.") from error
+    folder.mkdir(exist_ok=True, mode=0o700)
+    place = place_socket(folder)
+    with open(os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
+        file.write(_CONF.format(socket=_quoted(place), folder=_quoted(folder), max_bytes=max_bytes))
     return conf, place
 
 
