@@ -68,9 +68,11 @@ def _sign(lock: int, folder: Path) -> None:
 def _take_over(lock: int, folder: Path, tell: Callable[[str], None] | None) -> None:
     """End what a killed service left behind; refuse if a service lives."""
     signed, left = os.pread(lock, 32, 0).decode() or "unknown", holders_of(folder / "lock")
-    if not left or any(str(holder.pid) == signed for holder in left):
+    lives = next((str(holder.pid) for holder in left if holder.has_taken), "")
+    if lives or not left:
         raise ServiceError(
-            f"Process {signed} already serves with the state in {folder}; end it or pass another --state-dir."
+            f"Process {lives or signed} already serves with the state in {folder}; "
+            "end it, or pass another --state-dir."
         )
     named = ", ".join(map(str, left))
     if tell is None:
