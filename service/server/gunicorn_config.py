@@ -57,7 +57,7 @@ header_map = "drop"
 
 
 def on_starting(server: Any) -> None:
-    """Make the memory in which all API processes count: a page for each, also while they are replaced; warn if all may enter."""
+    """Make the memory in which all API processes count, with a page for each; warn if all may enter."""
     server.pages = Pages(2 * _settings.api_workers + _SPARE_PAGES)
     if _settings.exposure:
         server.log.warning(_settings.exposure)

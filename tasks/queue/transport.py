@@ -289,11 +289,10 @@ class Transport(kombu_redis.Transport):  # type: ignore[misc]
     supports_batch_publish = False
 
 
-class SocketTransport(kombu_redis.Transport):  # type: ignore[misc]
+class SocketTransport(Transport):
     """The transport through a Unix socket."""
 
     Channel = SocketChannel
-    supports_batch_publish = False
 
 
 class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
