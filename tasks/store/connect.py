@@ -57,7 +57,7 @@ def connect(redis_url: str, max_connections: int = 32, free_timeout_s: float = 2
     if place.kind == "sentinel":
         return _by_sentinel(place, options)
     bounds = {"max_connections": max_connections, "timeout": free_timeout_s}
-    pool = Pool(
+    pool = Pool(  # type: ignore[no-untyped-call]
         connection_class=_CONNECTIONS[place.kind], **_address(place), **bounds, **for_kind(place, options)
     )
     return Redis(connection_pool=pool)
