@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,16 @@ LONG = "a" * 60
 
 
 @pytest.fixture(autouse=True)
-def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short folders for what doesn't fit."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(_made(tmp_path / "r")))
-    monkeypatch.setattr(tempfile, "tempdir", str(_made(tmp_path / "t")))
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a short path, with the runtime folder ``r`` and the temporary folder ``t``.
+
+    ``tmp_path`` comes first, since it is in the temporary folder of the tests.
+    """
+    assert tmp_path.is_dir()
+    with tempfile.TemporaryDirectory(prefix="s-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(_made(Path(folder, "r"))))
+        monkeypatch.setattr(tempfile, "tempdir", str(_made(Path(folder, "t"))))
+        yield Path(folder)
 
 
 def _made(folder: Path) -> Path:
@@ -33,35 +40,35 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def test_it_is_in_the_state_which_is_closed_to_others(tmp_path: Path):
-    folder = _made(tmp_path / "valkey")
+def test_it_is_in_the_state_which_is_closed_to_others(short: Path):
+    folder = _made(short / "valkey")
     folder.chmod(0o755)
     assert place_socket(folder) == folder / "valkey.sock"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert not any(folder.iterdir())
 
 
-def test_what_is_too_long_goes_to_the_runtime_folder_and_stays_there(tmp_path: Path):
+def test_what_is_too_long_goes_to_the_runtime_folder_and_stays_there(short: Path, tmp_path: Path):
     folder = _made(tmp_path / LONG / LONG)
     place = place_socket(folder)
-    assert place.parent.parent == tmp_path / "r"
+    assert place.parent.parent == short / "r"
     assert place_socket(folder) == place
     assert place_socket(_made(tmp_path / LONG / (LONG + "b"))) != place
 
 
-def test_a_folder_of_another_kind_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_another_kind_is_not_used(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = _made(tmp_path / LONG / LONG)
     taken = place_socket(folder).parent
     taken.rmdir()
     taken.symlink_to(_made(tmp_path / "elsewhere"))
-    assert place_socket(folder).parent.parent == tmp_path / "t"
+    assert place_socket(folder).parent.parent == short / "t"
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ServiceError, match=r"not a folder of this user.*pass another --state-dir"):
         place_socket(folder)
 
 
-def test_the_configuration_lets_nobody_in_by_network(tmp_path: Path):
-    conf, place = valkey.configure(tmp_path, 1 << 30)
+def test_the_configuration_lets_nobody_in_by_network(short: Path):
+    conf, place = valkey.configure(short, 1 << 30)
     lines = conf.read_text().splitlines()
     assert "port 0" in lines
     assert f'unixsocket "{place}"' in lines
