@@ -20,6 +20,7 @@ from loadtest.compare.servers import Setting, ours, running
 from service.client.api_client import served_model
 from service.client.load_run import Load, run_load
 from service.supervisor.programs import valkey
+from service.supervisor.programs.probe import free_port
 from service.weights.model_files import default_model
 
 SYNC = {True: ("--appendonly", "yes", "--appendfsync", "everysec"), False: ("--appendonly", "no")}
@@ -58,7 +59,7 @@ def _speed(setting: Setting, load: Load, is_durable: bool) -> float:
 @contextmanager
 def _valkey(options: tuple[str, ...]) -> Iterator[str]:
     """Start a private Valkey on loopback, and delete its data afterwards."""
-    port = valkey.free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="durability-") as folder:
         command = [str(valkey.binary()), "--bind", "127.0.0.1", "--port", str(port), "--dir", folder]
         with Path(folder, "log").open("w") as log:

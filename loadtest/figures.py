@@ -7,9 +7,7 @@ and what counting a finished request costs an API process.
 
 from __future__ import annotations
 
-import os
 import statistics
-import tempfile
 import time
 import timeit
 from collections.abc import Callable
@@ -17,8 +15,11 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import click
+from prometheus_client import CollectorRegistry
 from rich.progress import track
 
+from service.telemetry.metrics import Metrics
+from service.telemetry.pages import Share
 from service.weights.model_files import default_model
 from tasks.contract.messages import Outcome, Sampling, State, Timings, Usage
 from tasks.engine.costs.threads import CorePool
@@ -110,17 +111,11 @@ def step_cost_us(slots: int) -> float:
 
 
 def request_cost_us(num_tokens: int) -> float:
-    """What counting a finished request costs an API process that shares its files, in microseconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read at import
-        from prometheus_client import CollectorRegistry
-
-        from service.telemetry.metrics import Metrics
-
-        usage, timings = Usage(10, num_tokens), Timings(10, 50.0, 0, num_tokens, 1e3, 100.0, 5.0, 60.0)
-        outcome = Outcome("r", "m", State.SUCCEEDED, 2e3, usage, timings, itl_ms=(10.0,) * (num_tokens - 1))
-        metrics = Metrics(CollectorRegistry())
-        return _cost_us(lambda: metrics.observe(outcome))
+    """What counting a finished request costs an API process, in microseconds."""
+    usage, timings = Usage(10, num_tokens), Timings(10, 50.0, 0, num_tokens, 1e3, 100.0, 5.0, 60.0)
+    outcome = Outcome("r", "m", State.SUCCEEDED, 2e3, usage, timings, itl_ms=(10.0,) * (num_tokens - 1))
+    metrics = Metrics(CollectorRegistry(), Share.alone())
+    return _cost_us(lambda: metrics.observe(outcome))
 
 
 def _cost_us(action: Callable[[], None]) -> float:

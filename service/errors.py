@@ -92,12 +92,12 @@ def overloaded() -> ApiError:
     )
 
 
-def store_full() -> ApiError:
-    """Redis is at its ``maxmemory``."""
+def store_full(why: str = "is at its memory limit") -> ApiError:
+    """Redis is at its ``maxmemory``, or its disk is full."""
     return ApiError(
         503,
         "store_full",
-        "The request store (Redis) is at its memory limit; nothing was accepted. Try again later.",
+        f"The request store (Redis) {why}; nothing was accepted. Try again later.",
         retry_after_s=STORE_RETRY_S,
     )
 

@@ -21,6 +21,7 @@ from service.streaming.subscriber import Subscriber
 from service.telemetry import tracing
 from service.telemetry.loops import OUTCOME_PAUSE_S, Loop, OutcomeReader, Pinger, warn_of_eviction
 from service.telemetry.metrics import LiveGauges, Metrics
+from service.telemetry.pages import Share
 from tasks.queue.submit import RequestQueue
 from tasks.store import last_words
 from tasks.store.connect import COMMAND_TIMEOUT_S, connect
@@ -76,8 +77,11 @@ class Runtime:
         self.subscriber.stop()
 
 
-def build(settings: ApiSettings) -> Runtime:
-    """Build an API process's parts; nothing is connected or started yet."""
+def build(settings: ApiSettings, share: Share | None = None) -> Runtime:
+    """Build an API process's parts; nothing is connected or started yet.
+
+    ``share``: where it counts; default: for itself alone.
+    """
     redis = client(settings.redis_url)
     store, registry = RequestStore(redis, settings.result_ttl), Registry(redis)
     queue = RequestQueue(store, settings.queue_limit, tracing.message_headers(settings))
@@ -86,7 +90,8 @@ def build(settings: ApiSettings) -> Runtime:
     catalog = Catalog(registry, settings.served_name)
     rate = DrainRate(redis)
     retry_times = RetryTimes(lambda model: rate.interval_s(model, catalog.slots(model)), settings.api_workers)
-    metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit))
+    gauges = LiveGauges(store, registry, queue.waiting, settings.queue_limit)
+    metrics = Metrics(gauges, share or Share.alone())
     outcomes, refusals = OutcomeReader(redis, metrics.observe), Refusals(redis)
     keep_house = _Housekeeping(metrics, catalog, store, Janitor(redis), refusals, settings.result_bytes).round
     return Runtime(

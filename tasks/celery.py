@@ -57,13 +57,13 @@ class App(Celery):  # type: ignore[misc]
 def create_app(settings: BrokerSettings) -> App:
     """Build an application that publishes and, with ``WorkerSettings``, also consumes.
 
-    Raises ``ValueError`` if the Redis URL's scheme is unknown, or if a worker has no model.
+    Raises ``ValueError`` if a worker has no model.
     """
     app = App(settings)
     broker = Broker.at(settings.redis_url)
     app.conf.update(
         broker_url=broker.url,
-        broker_transport_options={**broker.options, **_transport_options(settings)},
+        broker_transport_options={**_transport_options(settings), **broker.options},
         **_shared_options(),
     )
     if isinstance(settings, WorkerSettings):

@@ -13,10 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from tasks.contract.redis_place import RedisPlace
 from tasks.settings_file import FileBackedSettings
+
+#: The variables that name Redis, the stronger one first.
+_REDIS_URL = ("INFERENCE_REDIS_URL", "REDIS_URL")
 
 
 def available_cores() -> int:
@@ -55,13 +59,18 @@ class BrokerSettings(FileBackedSettings):
     """What the API and the workers must agree on."""
 
     model_config = SettingsConfigDict(
-        env_prefix="INFERENCE_", frozen=True, extra="ignore", protected_namespaces=(), populate_by_name=True
+        env_prefix="INFERENCE_",
+        frozen=True,
+        extra="ignore",
+        protected_namespaces=(),
+        populate_by_name=True,
+        hide_input_in_errors=True,  # a URL may hold a password
     )
 
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
-        validation_alias=AliasChoices("redis_url", "INFERENCE_REDIS_URL", "REDIS_URL"),
-        description="Redis or Valkey that holds the queue: redis://, rediss:// or sentinel://.",
+        validation_alias=AliasChoices("redis_url", *_REDIS_URL),
+        description="Redis or Valkey that holds the queue: redis://, rediss://, unix:// or sentinel://.",
     )
     model: Path | None = Field(None, description="The GGUF file to serve.")
     model_name: str | None = Field(
@@ -87,10 +96,22 @@ class BrokerSettings(FileBackedSettings):
         description="How often a request's child may die without progress until the request fails.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_empty_url(cls, values: dict[str, object]) -> dict[str, object]:
+        """An empty ``REDIS_URL`` names no Redis, as if it were not set."""
+        return {name: value for name, value in values.items() if value or name.upper() not in _REDIS_URL}
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        RedisPlace.parse(url)
+        return url
+
     @property
     def chosen_redis_url(self) -> str | None:
         """``redis_url`` if it was set; ``None`` if it is the default."""
-        return self.redis_url or None if "redis_url" in self.model_fields_set else None
+        return self.redis_url if "redis_url" in self.model_fields_set else None
 
     @property
     def served_name(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 import click
 
@@ -15,7 +16,7 @@ from service.settings import ApiSettings
 from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.local import running
 from service.supervisor.programs.plan import Plan
-from service.supervisor.programs.probe import local_url, require_free
+from service.supervisor.programs.probe import Address, local_url
 from service.supervisor.programs.valkey import require_reachable
 from service.supervisor.settings import LocalSettings
 from service.supervisor.signals import STOPPING, Signals
@@ -29,8 +30,8 @@ from tasks.settings_file import settings_file
 def serve(verbose: bool) -> None:
     """Run everything on this machine: queue, worker and API.
 
-    Without --redis-url a Valkey is embedded, on loopback, with its data under --state-dir. Ctrl-C ends it
-    all when the answers in progress are done; a second Ctrl-C ends it at once.
+    Without --redis-url a Valkey is embedded, for this user only, with its data under --state-dir. Ctrl-C
+    ends it all when the answers in progress are done; a second Ctrl-C ends it at once.
     """
     try:
         with Signals(STOPPING) as signals:
@@ -68,9 +69,6 @@ def _plan() -> Plan:
     if file := settings_file():
         click.echo(f"Settings from {file}")
     require_files(api)
-    require_free(api.host, api.port)
-    if worker.metrics_port:
-        require_free(worker.metrics_host, worker.metrics_port, "--metrics-port, or 0 for none")
     redis_url = worker.chosen_redis_url
     if redis_url:
         require_reachable(redis_url)
@@ -83,4 +81,11 @@ def _plan() -> Plan:
         drain_timeout_s=worker.drain_timeout,
         redis_url=redis_url,
         queue_memory=local.queue_memory,
+        addresses=tuple(_addresses(api, worker)),
     )
+
+
+def _addresses(api: ApiSettings, worker: WorkerSettings) -> Iterator[Address]:
+    yield Address(api.host, api.port, "--host or --port")
+    if worker.metrics_port:
+        yield Address(worker.metrics_host, worker.metrics_port, "--metrics-port, or 0 for none")

@@ -133,9 +133,12 @@ def _require_folder(out: Path) -> None:
 def _write(rows: list[Row], command: str, out: Path) -> None:
     from service.bench import plots, report
 
-    (out / "sweep.md").write_text(report.markdown(rows, command))
-    (out / "sweep.csv").write_text(report.as_csv(rows))
-    (out / "sweep.json").write_text(report.as_json(rows, command))
-    if plots.can_plot():
-        plots.plot(rows, out)
+    try:
+        (out / "sweep.md").write_text(report.markdown(rows, command))
+        (out / "sweep.csv").write_text(report.as_csv(rows))
+        (out / "sweep.json").write_text(report.as_json(rows, command))
+        if plots.can_plot():
+            plots.plot(rows, out)
+    except OSError as error:
+        raise click.ClickException(f"--out: can't write to {out}: {error.strerror}.") from error
     click.echo(f"Written: {', '.join(sorted(str(path) for path in out.iterdir()))}", err=True)

@@ -16,6 +16,7 @@ from service.doctor.finding import Finding, Level, mib
 from service.doctor.rights import look_at_rights, trouble
 from service.supervisor.errors import ServiceError
 from service.supervisor.programs import valkey
+from tasks.contract.redis_place import RedisPlace
 from tasks.store.connect import connect
 from tasks.store.troubles import Kind, kind_of
 
@@ -46,14 +47,12 @@ def look_at_embedded(queue_memory: int = 0) -> Finding:
 
 def look_at_store(url: str) -> Iterator[Finding]:
     """Check the Redis or Valkey at ``url``."""
-    shown = url.rpartition("@")[2]
+    shown = RedisPlace.parse(url).shown
     try:
         with connect(url) as client:
             yield from _look(client, shown)
     except RedisError as error:
         yield _absent(error, shown) if kind_of(error) is Kind.AWAY else trouble("Redis", error, shown)
-    except ValueError as error:
-        yield _absent(error, shown)
 
 
 def _absent(error: Exception, shown: str) -> Finding:

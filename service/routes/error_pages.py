@@ -57,6 +57,9 @@ class _Pages:
         if isinstance(error, MaxConnectionsError):
             log.warning("%s", error)
             return self.api_error(overloaded())
+        if str(error).startswith("MISCONF"):
+            log.warning("Redis can't write its file and takes no new requests; is its disk full? %s", error)
+            return self.api_error(store_full("can't write its file, perhaps because its disk is full"))
         log.warning("Redis can't be reached: %s", error)
         return self.api_error(store_unavailable())
 

@@ -4,26 +4,28 @@ The command is::
 
     python -m gunicorn -c python:service.server.gunicorn_config
 
-All values come from :class:`service.settings.ApiSettings`. This module must not import redis or
-prometheus_client: before that, gevent must patch the process, and the metrics directory must be set.
+All values come from :class:`service.settings.ApiSettings`. This module must not import redis: before that,
+gevent must patch the process.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from service.server import capacity
+from service.server import capacity, share
 from service.settings import api_settings
+from service.telemetry.pages import Pages, Share
 from tasks.descriptors import raise_limit
 from tasks.telemetry import logs
 
 _settings = api_settings()
-_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+#: Pages for API processes that are still ending while others have taken their place.
+_SPARE_PAGES = 8
+#: A memory-backed folder for the files by which processes show signs of life, so that a full disk stops none.
+_MEMORY = Path("/dev/shm")  # noqa: S108
 try:
     _connections = capacity.connections(_settings.max_connections, raise_limit())
 except capacity.TooFewFilesError as error:
@@ -40,6 +42,7 @@ backlog = 4096
 graceful_timeout = int(_settings.drain_timeout)
 timeout = 60  # seconds without a sign of life before a process is killed
 keepalive = 30
+worker_tmp_dir = str(_MEMORY) if os.access(_MEMORY, os.W_OK | os.X_OK) else None
 control_socket_disable = True
 proc_name = "inference-server-api"
 loglevel = _settings.log_level
@@ -54,14 +57,8 @@ header_map = "drop"
 
 
 def on_starting(server: Any) -> None:
-    """Delete old metrics files, so that counters start at 0 with the new processes; warn if all may enter."""
-    given = os.environ.get(_METRICS_DIR)
-    directory = Path(given or tempfile.mkdtemp(prefix="inference-metrics-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    for file in directory.glob("*.db"):
-        file.unlink()
-    os.environ[_METRICS_DIR] = str(directory)
-    server.temporary_metrics = None if given else directory
+    """Make the memory in which all API processes count, with a page for each; warn if all may enter."""
+    server.pages = Pages(2 * _settings.api_workers + _SPARE_PAGES)
     if _settings.exposure:
         server.log.warning(_settings.exposure)
 
@@ -84,13 +81,16 @@ def worker_exit(_server: Any, worker: Any) -> None:
     tracing.close(getattr(worker, "wsgi", None))
 
 
-def child_exit(_server: Any, worker: Any) -> None:
-    """Remove a dead process's live gauges; its counters stay part of the sum."""
-    for file in Path(os.environ[_METRICS_DIR]).glob(f"gauge_live*_{worker.pid}.db"):
-        file.unlink(missing_ok=True)
+def pre_fork(server: Any, worker: Any) -> None:
+    """Give the process a page: a free one, in which it goes on if another process had it before."""
+    worker.page = server.pages.take()
 
 
-def on_exit(server: Any) -> None:
-    """Remove the metrics files if this server made their directory."""
-    if server.temporary_metrics is not None:
-        shutil.rmtree(server.temporary_metrics, ignore_errors=True)
+def post_fork(server: Any, worker: Any) -> None:
+    """Let the application count in the process's page."""
+    share.current = Share.of(server.pages, worker.page)
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """Keep what the process counted, for the one that replaces it to go on from."""
+    server.pages.give_back(worker.page)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from service.supervisor.errors import ServiceError
 from service.supervisor.follow import Follower
-from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.guard.keeper_link import KeeperLink
 from service.supervisor.programs.part import Part
 from service.supervisor.programs.plan import Plan, parts
+from service.supervisor.programs.probe import require_free
 from service.supervisor.signals import Signals
 from service.supervisor.state import locked
 from service.supervisor.supervisor import Supervisor
@@ -27,10 +29,10 @@ def running(
     Raises:
         ServiceError: another service uses the state, or a part can't start or go on.
     """
-    with locked(plan.state) as lock:
-        chosen = parts(plan)
-        for part in chosen:
-            _rotate(part)
+    with locked(plan.state, tell) as lock:
+        for address in plan.addresses:  # only now: what a killed service left has ended
+            require_free(*address)
+        chosen = _prepared(plan)
         keeper = KeeperLink(lock)
         try:
             follower = None if show is None else Follower([part.log for part in chosen], show)
@@ -38,6 +40,16 @@ def running(
                 yield supervisor
         finally:
             keeper.close()
+
+
+def _prepared(plan: Plan) -> list[Part]:
+    try:
+        chosen = parts(plan)
+        for part in chosen:
+            _rotate(part)
+    except OSError as error:
+        raise ServiceError(f"Can't write to the state folder {plan.state}: {error.strerror}.") from error
+    return chosen
 
 
 def _rotate(part: Part) -> None:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
+from service.supervisor.guard import tether
 from service.supervisor.programs.part import Part
 from tasks.contract.exit_status import HOPELESS
 
 if TYPE_CHECKING:
-    from service.supervisor.keeper_link import KeeperLink
+    from service.supervisor.guard.keeper_link import KeeperLink
     from service.supervisor.signals import Signals
+
+
+#: What a part is started by: it ends with this process, whatever kills that.
+_TETHER = (sys.executable, "-I", "-S", str(Path(tether.__file__)))
 
 
 class Child:
     """A part's process and, as its process group, everything that the part starts itself.
+
+    It ends when the thread that made it ends, and it holds the state's lock as long as it lives.
 
     Raises:
         OSError: the program can't be started.
@@ -29,16 +39,19 @@ class Child:
         self._keeper = keeper
         self._is_gone = False
         self._started = time.monotonic()
-        with part.log.open("ab") as log:
+        if not os.access(part.command[0], os.X_OK):
+            raise FileNotFoundError(errno.ENOENT, "no such program", part.command[0])
+        with _open_log(part.log) as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                part.command,
+                (*_TETHER, str(os.getpid()), *part.command),
                 env=dict(part.env),
                 cwd=part.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=[keeper.lock],
             )
         keeper.guard(self._process.pid)
 
@@ -65,9 +78,12 @@ class Child:
 
     def last_lines(self, count: int = 15) -> str:
         """The last lines that this process wrote."""
-        with self.part.log.open("rb") as log:
-            log.seek(self._log_start)
-            return b"\n".join(log.read().splitlines()[-count:]).decode(errors="replace")
+        try:
+            with self.part.log.open("rb") as log:
+                log.seek(self._log_start)
+                return b"\n".join(log.read().splitlines()[-count:]).decode(errors="replace")
+        except OSError as error:
+            return f"(no log: {error.strerror})"
 
     def stop(self, signals: Signals) -> None:
         """Send SIGTERM; send SIGKILL after ``stop_timeout_s``, or when the user asks a second time."""
@@ -87,3 +103,11 @@ class Child:
         self._process.wait()
         self._is_gone = True
         self._keeper.release(self._process.pid)
+
+
+def _open_log(path: Path) -> BinaryIO:
+    """The part's log; nothing keeps it where the disk has no room for a new file, but the part runs."""
+    try:
+        return path.open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")

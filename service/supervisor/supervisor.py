@@ -10,7 +10,7 @@ from typing import Self
 from service.supervisor.backoff import Backoff
 from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.follow import Follower
-from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.guard.keeper_link import PAUSE_S, KeeperLink
 from service.supervisor.part_process import Child
 from service.supervisor.programs.part import Part
 from service.supervisor.signals import Signals
@@ -77,6 +77,7 @@ class Supervisor:
         while not self._signals.num_stops:
             self._plan_restarts()
             self._restart_due()
+            self._revive_keeper()
             self._signals.wait(self._until_next())
             self._follow()
 
@@ -92,6 +93,7 @@ class Supervisor:
                 if not child.is_running:
                     _refuse_if_hopeless(child)
                     raise ServiceError(f"The {child.death()} while starting:\n{child.last_lines()}")
+            self._revive_keeper()
             self._signals.wait(_POLL_S)
             self._follow()
 
@@ -117,7 +119,12 @@ class Supervisor:
     def _until_next(self) -> float:
         now = time.monotonic()
         idle_s = _IDLE_S if self._follower is None else _FOLLOW_S
-        return min([idle_s, *(due - now for due in self._due.values())])
+        keeper_s = idle_s if self._keeper.is_alive else PAUSE_S
+        return min([idle_s, keeper_s, *(due - now for due in self._due.values())])
+
+    def _revive_keeper(self) -> None:
+        if self._keeper.revive():
+            self._tell("The keeper, which ends all parts if this process is killed, ended; started it again.")
 
     def _follow(self) -> None:
         if self._follower is not None:

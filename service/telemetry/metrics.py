@@ -8,17 +8,17 @@ running, slots) is read from Redis when a client asks for ``/metrics``.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from service.errors import ApiError
-from service.telemetry.histogram import BulkHistogram
+from service.telemetry.pages import Share
+from service.telemetry.shared_metrics import SharedCounter, SharedHistogram, Totals
 from tasks.contract.messages import Outcome, State, Timings
 from tasks.contract.status import Child
 from tasks.store.registry import Registry
@@ -29,26 +29,25 @@ from tasks.telemetry.metric_names import Metric as Named
 log = logging.getLogger(__name__)
 
 
+#: What API processes count themselves.
+COUNTED = (
+    *(names.FIRST_TOKEN, names.BETWEEN_TOKENS, names.WHOLE, names.QUEUED, names.PREFILL, names.DECODE),
+    *(names.PROMPT_TOKENS, names.REUSED_TOKENS, names.GENERATED_TOKENS, names.ATTEMPTS),
+    *(names.REQUESTS, names.REFUSED, names.ROUND_TRIP),
+)
+
+
 class Metrics:
     """This process's counters and histograms; :meth:`render` adds those of all other API processes.
 
     Args:
         live: reads the current state whenever the metrics are rendered.
+        share: where this process counts, and where all of them do.
     """
 
-    def __init__(self, live: Collector) -> None:
-        self._live = live
-        self._is_multiprocess = "PROMETHEUS_MULTIPROC_DIR" in os.environ
-        self._own = own = CollectorRegistry()
-
-        def histogram(metric: Named) -> BulkHistogram:
-            return BulkHistogram(
-                metric.name, metric.text, metric.labels, buckets=metric.buckets, registry=own
-            )
-
-        def counter(metric: Named) -> Counter:
-            return Counter(metric.name, metric.text, metric.labels, registry=own)
-
+    def __init__(self, live: Collector, share: Share) -> None:
+        self._live, self._totals = live, Totals(share.pages, COUNTED)
+        counter, histogram = partial(SharedCounter, share.own), partial(SharedHistogram, share.own)
         self._first, self._between = histogram(names.FIRST_TOKEN), histogram(names.BETWEEN_TOKENS)
         self._whole, self._queued = histogram(names.WHOLE), histogram(names.QUEUED)
         self._prefill, self._decode = histogram(names.PREFILL), histogram(names.DECODE)
@@ -56,7 +55,7 @@ class Metrics:
         self._prompt, self._reused = counter(names.PROMPT_TOKENS), counter(names.REUSED_TOKENS)
         self._generated, self._attempts = counter(names.GENERATED_TOKENS), counter(names.ATTEMPTS)
         self._requests, self._refused = counter(names.REQUESTS), counter(names.REFUSED)
-        self._of_a_model: tuple[Counter | BulkHistogram, ...] = (
+        self._of_a_model = (
             *(self._first, self._between, self._whole, self._queued, self._prefill, self._decode),
             *(self._prompt, self._reused, self._generated, self._attempts),
         )
@@ -65,30 +64,30 @@ class Metrics:
     def expect(self, models: Iterable[str]) -> None:
         """Show every metric at 0 before its first event, so that Prometheus' rates count that event, too."""
         for reason in names.REFUSAL_REASONS:
-            self._refused.labels(reason)
+            self._refused.show(reason)
         for model in set(models) - self._expected:
             self._expected.add(model)
             for state in filter(lambda state: state.is_final, State):
-                self._requests.labels(model, state.value)
+                self._requests.show(model, state.value)
             for metric in self._of_a_model:
-                metric.labels(model)
+                metric.show(model)
 
     def observe(self, outcome: Outcome) -> None:
         """Count one finished request."""
         model = outcome.model
-        self._requests.labels(model, outcome.state.value).inc()
-        self._whole.labels(model).observe(outcome.e2e_ms / 1e3)
+        self._requests.add(1, model, outcome.state.value)
+        self._whole.observe(outcome.e2e_ms / 1e3, model)
         if outcome.usage is not None:
-            self._prompt.labels(model).inc(outcome.usage.prompt_tokens)
-            self._generated.labels(model).inc(outcome.usage.completion_tokens)
+            self._prompt.add(outcome.usage.prompt_tokens, model)
+            self._generated.add(outcome.usage.completion_tokens, model)
         if outcome.timings is not None:
             self._observe_times(model, outcome.timings)
-        self._between.labels(model).observe_all([gap_ms / 1e3 for gap_ms in outcome.itl_ms])
+        self._between.observe_all([gap_ms / 1e3 for gap_ms in outcome.itl_ms], model)
 
     def _observe_times(self, model: str, timings: Timings) -> None:
-        self._queued.labels(model).observe(timings.queue_ms / 1e3)
-        self._reused.labels(model).inc(timings.cache_n)
-        self._attempts.labels(model).inc(timings.attempts)
+        self._queued.observe(timings.queue_ms / 1e3, model)
+        self._reused.add(timings.cache_n, model)
+        self._attempts.add(timings.attempts, model)
         # A time is 0 when the request ended too early to have it.
         for histogram, spent_ms in (
             (self._first, timings.ttft_ms),
@@ -96,23 +95,19 @@ class Metrics:
             (self._decode, timings.predicted_ms),
         ):
             if spent_ms > 0:
-                histogram.labels(model).observe(spent_ms / 1e3)
+                histogram.observe(spent_ms / 1e3, model)
 
     def refused(self, error: ApiError) -> None:
         """Count a request that was not accepted."""
-        self._refused.labels(error.code).inc()
+        self._refused.add(1, error.code)
 
     def pinged(self, seconds: float) -> None:
         """Record how many seconds Redis took to answer a ping."""
-        self._trip.labels("ping").observe(seconds)
+        self._trip.observe(seconds, "ping")
 
     def render(self) -> bytes:
         """All metrics, in Prometheus' text format."""
-        registry = self._own
-        if self._is_multiprocess:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry) + generate_latest(_only(self._live))
+        return generate_latest(_only(self._totals)) + generate_latest(_only(self._live))
 
 
 def _only(collector: Collector) -> CollectorRegistry:

@@ -124,10 +124,12 @@ def age_s(path: Path) -> float:
 
 def keep(path: Path, found: Any) -> None:
     """Keep a result if possible; without it the next start measures or proves again."""
+    part = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(found))
         part.replace(path)
     except OSError as error:
         logger.info("%s not kept: %s", path.name, error)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)  # half of it, on a full disk

@@ -25,7 +25,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps, loads
 from redis import ConnectionError as RedisConnectionError
-from redis import Redis
+from redis import Redis, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -51,6 +51,7 @@ TRANSPORT_ALIASES.update(
     {
         "inference-redis": "tasks.queue.transport:Transport",
         "inference-rediss": "tasks.queue.transport:Transport",
+        "inference-unix": "tasks.queue.transport:SocketTransport",
         "inference-sentinel": "tasks.queue.transport:SentinelTransport",
     }
 )
@@ -242,6 +243,20 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         return cast("bytes", text)
 
 
+class SocketChannel(Channel):
+    """A channel to a Redis on this machine; kombu's own form of such a URL would show the password."""
+
+    from_transport_options = (*Channel.from_transport_options, "socket_path")
+    connection_class = UnixDomainSocketConnection
+    #: Path of Redis's Unix socket.
+    socket_path: str
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        params = super()._connparams(asynchronous)
+        tcp = ("host", "port", "socket_keepalive", "socket_keepalive_options")
+        return {**{n: v for n, v in params.items() if n not in tcp}, "path": self.socket_path}
+
+
 class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[misc]
     """A channel to the master that Sentinel names."""
 
@@ -272,6 +287,12 @@ class Transport(kombu_redis.Transport):  # type: ignore[misc]
 
     Channel = Channel
     supports_batch_publish = False
+
+
+class SocketTransport(Transport):
+    """The transport through a Unix socket."""
+
+    Channel = SocketChannel
 
 
 class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlencode
 
-from redis import Redis
+from redis import Connection, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import Sentinel
 
+from tasks.contract.redis_place import RedisPlace
 from tasks.store.pool import Pool
 
 #: Seconds to wait for Redis's answer to a command, and for a connection to it.
@@ -19,6 +20,7 @@ TIMEOUTS: dict[str, Any] = {
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
     "socket_keepalive": True,
 }
+_CONNECTIONS = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,73 +32,64 @@ class Broker:
 
     @classmethod
     def at(cls, redis_url: str) -> Broker:
-        """Translate a ``redis://``, ``rediss://`` or ``sentinel://`` URL. Raises ``ValueError`` on others."""
-        scheme = _scheme(redis_url)
-        if scheme == "sentinel":
-            place = _SentinelPlace.parse(redis_url)
-            options = {"sentinels": place.hosts, "master_name": place.master}
-            return cls(f"inference-sentinel{place.first.removeprefix('sentinel')}", options)
-        if scheme == "rediss":
-            return cls("inference-" + _verified(redis_url))
-        return cls("inference-" + redis_url)
+        """Translate the setting ``redis_url``. Raises ``ValueError``, as :class:`RedisPlace` does."""
+        place = RedisPlace.parse(redis_url)
+        options: dict[str, Any] = {n: v for n, v in place.options.items() if not n.startswith("ssl_")}
+        if place.kind == "unix":
+            options["socket_path"] = place.path
+        if place.kind == "sentinel":
+            options |= {"sentinels": list(place.hosts), "master_name": place.master}
+        address = f"{place.user_info}{place.first_address}/{place.db}"
+        return cls(f"inference-{place.kind}://{address}{_tls_query(place)}", options)
 
 
 def connect(redis_url: str, max_connections: int = 32, free_timeout_s: float = 20.0, **options: Any) -> Redis:
     """A client for the Redis at ``redis_url``; threads and greenlets wait for a free connection.
 
     Args:
-        redis_url: ``redis://``, ``rediss://`` or ``sentinel://``, as in the settings.
+        redis_url: as in the settings.
         max_connections: most commands in progress at the same time; Sentinel's pool has no bound.
         free_timeout_s: how long a command waits for a free connection.
-        options: options of redis-py, which override :data:`TIMEOUTS` and its defaults.
+        options: options of redis-py, which override :data:`TIMEOUTS` and the URL's.
     """
-    options = TIMEOUTS | options
-    if _scheme(redis_url) == "sentinel":
-        return _SentinelPlace.parse(redis_url).connect(**options)
+    place = RedisPlace.parse(redis_url)
+    options = TIMEOUTS | dict(place.options) | options
+    if place.kind == "sentinel":
+        return _by_sentinel(place, options)
     bounds = {"max_connections": max_connections, "timeout": free_timeout_s}
-    pool = Pool.from_url(redis_url, **bounds, **options)
+    pool = Pool(  # type: ignore[no-untyped-call]
+        connection_class=_CONNECTIONS[place.kind], **_address(place), **bounds, **for_kind(place, options)
+    )
     return Redis(connection_pool=pool)
 
 
-def _scheme(redis_url: str) -> str:
-    scheme = urlsplit(redis_url).scheme
-    if scheme not in ("redis", "rediss", "sentinel"):
-        raise ValueError(f"redis_url must begin with redis://, rediss:// or sentinel://, not {scheme!r}")
-    return scheme
+def for_kind(place: RedisPlace, options: dict[str, Any]) -> dict[str, Any]:
+    """The ``options`` that a connection of this kind takes: a Unix socket knows no keep-alive."""
+    is_unix = place.kind == "unix"
+    return {n: v for n, v in options.items() if not (is_unix and n.startswith("socket_keepalive"))}
 
 
-def _verified(url: str) -> str:
+def _address(place: RedisPlace) -> dict[str, Any]:
+    known = {"db": place.db, "username": place.username, "password": place.password}
+    if place.kind == "unix":
+        return known | {"path": place.path}
+    return known | {"host": place.hosts[0][0], "port": place.hosts[0][1]}
+
+
+def _tls_query(place: RedisPlace) -> str:
     """Have the certificate verified unless the URL says otherwise; by default, kombu does not verify it."""
-    parts = urlsplit(url)
-    query = {"ssl_cert_reqs": "required", **dict(parse_qsl(parts.query))}
-    return parts._replace(query=urlencode(query)).geturl()
+    if place.kind != "rediss":
+        return ""
+    said = {
+        n: str(v).lower() if isinstance(v, bool) else v for n, v in place.options.items() if n[:4] == "ssl_"
+    }
+    return "?" + urlencode({"ssl_cert_reqs": "required", **said})
 
 
-@dataclass(frozen=True, slots=True)
-class _SentinelPlace:
-    """``sentinel://[user:password@]host:port[;sentinel://host:port …]/db?master_name=mymaster``."""
-
-    first: str
-    hosts: list[tuple[str, int]]
-    master: str
-    db: int
-    credentials: dict[str, str]
-
-    @classmethod
-    def parse(cls, url: str) -> _SentinelPlace:
-        parts = [urlsplit(each) for each in url.split(";")]
-        last = parts[-1]
-        named = {"username": parts[0].username, "password": parts[0].password}
-        return cls(
-            first=parts[0]._replace(path=last.path, query="").geturl(),
-            hosts=[(part.hostname or "127.0.0.1", part.port or 26379) for part in parts],
-            master=dict(parse_qsl(last.query)).get("master_name", "mymaster"),
-            db=int(last.path.strip("/") or 0),
-            credentials={k: v for k, v in named.items() if v},
-        )
-
-    def connect(self, **options: Any) -> Redis:
-        manager = Sentinel(self.hosts, **self.credentials, **options)  # type: ignore[no-untyped-call]
-        # Sentinel's pool never waits but raises an error, so it may grow large.
-        client = manager.master_for(self.master, db=self.db, max_connections=10_000)  # type: ignore[no-untyped-call]
-        return cast("Redis", client)
+def _by_sentinel(place: RedisPlace, options: dict[str, Any]) -> Redis:
+    named = {"username": place.username, "password": place.password}
+    credentials = {name: value for name, value in named.items() if value}
+    manager = Sentinel(place.hosts, **credentials, **options)  # type: ignore[no-untyped-call]
+    # Sentinel's pool never waits but raises an error, so it may grow large.
+    client = manager.master_for(place.master, db=place.db, max_connections=10_000)  # type: ignore[no-untyped-call]
+    return cast("Redis", client)

@@ -11,7 +11,7 @@ from typing import cast
 
 from redis import Redis, RedisError
 
-from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.guard.keeper_link import KeeperLink
 from service.supervisor.programs.probe import answers_200
 from service.supervisor.programs.valkey import binary
 from tasks.contract import redis_names
@@ -249,7 +249,7 @@ class Cluster:
             "drain-timeout": self.sizes.drain,
             **self._shared(),
         }
-        # In the test's folder, so that a killed API leaves no files elsewhere.
+        # For the last release, whose API leaves files when it is killed.
         env = {"PROMETHEUS_MULTIPROC_DIR": str(self.root / f"{name}.metrics")}
         return self.make_process(name, (*COMMAND, "api", *_options(given)), env)
 

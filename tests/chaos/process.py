@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.guard.keeper_link import KeeperLink
 
 
 @dataclass

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from service.supervisor.programs.probe import answers_200
+from service.supervisor.programs.valkey import url_of
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -58,12 +59,25 @@ class Served:
         self.output = state / "output"
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [*COMMAND, "serve", "--state-dir", str(state), "--port", str(self.port), *options],
+                [
+                    *self.prefix(),
+                    *COMMAND,
+                    "serve",
+                    "--state-dir",
+                    str(state),
+                    "--port",
+                    str(self.port),
+                    *options,
+                ],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**clean_environment(), **QUICK_START, **variables},
                 start_new_session=True,
             )
+
+    def prefix(self) -> tuple[str, ...]:
+        """What comes before the command, and becomes it."""
+        return ()
 
     def wait_ready(self) -> Served:
         """Return when it takes requests; fail with its output when it ends instead."""
@@ -72,6 +86,12 @@ class Served:
         assert self.process.poll() is None, self.output.read_text()
         wait_until(lambda: "Ready on" in self.output.read_text())
         return self
+
+    @property
+    def redis_url(self) -> str:
+        """The address of its Valkey, as ``api`` and ``worker`` take it."""
+        conf = dict(line.split(" ", 1) for line in (self.state / "valkey.conf").read_text().splitlines())
+        return url_of(Path(conf["unixsocket"].strip('"')))
 
     def family(self) -> list[psutil.Process]:
         """Every process that belongs to it, itself first."""

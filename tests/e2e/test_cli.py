@@ -68,6 +68,33 @@ def test_serve_leaves_nothing_when_it_is_killed(start_service: Start):
     assert again.end() == 0
 
 
+def test_serve_leaves_nothing_when_its_keeper_is_killed_first(start_service: Start):
+    """And the next one takes the state at once, with what the first one accepted."""
+    served = start_service(name="kept").wait_ready()
+    location, family = _submit(served), served.family()
+    for victim in (served.part("keeper.py"), family[0]):
+        victim.kill()
+    again = start_service(name="kept", port=served.port).wait_ready()
+    wait_until(lambda: are_gone(family))
+    wait_until(answers_200(f"{again.url}{location}"))
+    assert again.end() == 0
+
+
+def test_a_state_with_a_long_path_works(
+    start_service: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A Unix socket's path has 107 bytes at most."""
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    served = start_service(name="/".join(["quite-a-long-name"] * 7)).wait_ready()
+    [place] = runtime.iterdir()
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert f"Starting Valkey on {place / 'valkey.sock'}" in served.output.read_text()
+    assert ask(served)
+    assert served.end() == 0
+
+
 def test_a_second_service_on_one_state_or_port_says_so(start_service: Start):
     served = start_service(name="first").wait_ready()
     same_port = start_service(name="second", port=served.port)
@@ -138,7 +165,8 @@ def test_a_bad_model_file_is_one_line(kind: str, tmp_path: Path, model_path: Pat
     ("url", "told"),
     [
         ("redis://:secret@127.0.0.1:1/0", "No Redis answers at 127.0.0.1:1/0"),
-        ("http://127.0.0.1", "--redis-url: redis_url must begin with redis://"),
+        ("http://127.0.0.1", "--redis-url: must begin with redis://"),
+        ("redis://:secret@127.0.0.1/x", "--redis-url: has a database that isn't a number"),
     ],
 )
 def test_a_redis_that_is_not_there_is_one_line(url: str, told: str, tmp_path: Path):
@@ -146,6 +174,7 @@ def test_a_redis_that_is_not_there_is_one_line(url: str, told: str, tmp_path: Pa
     done = run_command("serve", "--redis-url", url, "--port", port, "--state-dir", str(tmp_path))
     assert done.returncode == 1
     assert told in done.stderr
+    assert "secret" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -254,9 +283,8 @@ def test_a_url_where_nobody_listens():
 def test_api_and_worker_alone(start_service: Start, model_path: Path, tmp_path: Path):
     """A separate worker and API on the Valkey of a service that serves under another model name."""
     served = start_service("--workers", "1", "--slots", "1", "--threads", "1").wait_ready()
-    redis_url = _redis_url(served)
     port = free_port()
-    shared = ["--redis-url", redis_url, "--model", str(model_path), "--model-name", "other"]
+    shared = ["--redis-url", served.redis_url, "--model", str(model_path), "--model-name", "other"]
     commands = (
         ["worker", *shared, "--workers", "1", "--slots", "1", "--threads", "1"],
         ["api", *shared, "--port", str(port)],
@@ -288,11 +316,6 @@ def _lists(url: str, model: str) -> bool:
         return answers_200(f"{url}/readyz")() and any(entry["id"] == model for entry in listed)
     except (OSError, ValueError, LookupError, http.client.HTTPException):
         return False
-
-
-def _redis_url(served: Served) -> str:
-    conf = dict(line.split(" ", 1) for line in (served.state / "valkey.conf").read_text().splitlines())
-    return f"redis://:{conf['requirepass']}@127.0.0.1:{conf['port']}/0"
 
 
 def test_a_second_ctrl_c_ends_at_once(start_service: Start):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -24,11 +23,7 @@ ONE_CHILD = ("--workers", "1", "--slots", "4", "--threads", "1", "--n-ctx", "512
 
 
 def store_of(served: Served) -> RequestStore:
-    conf = (served.state / "valkey.conf").read_text()
-    port, password = (re.search(rf"^{name} (\S+)", conf, re.M) for name in ("port", "requirepass"))
-    assert port
-    assert password
-    return RequestStore(Redis(port=int(port[1]), password=password[1]))
+    return RequestStore(Redis.from_url(served.redis_url))
 
 
 def submit(served: Served, prompt: str, **fields: Any) -> str:

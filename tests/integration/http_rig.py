@@ -62,7 +62,6 @@ class Api:
         self.port = free_port()
         env = {**os.environ, "REDIS_URL": redis_url, "INFERENCE_PORT": str(self.port)}
         env.update({f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()})
-        env.pop("PROMETHEUS_MULTIPROC_DIR", None)
         command = [sys.executable, "-m", "gunicorn", "-c", "python:service.server.gunicorn_config"]
         limited = [] if max_files is None else ["prlimit", "--nofile={}:{}".format(*max_files)]
         with log.open("wb") if log else nullcontext() as output:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -324,8 +325,10 @@ def test_worker_connects_again_soon() -> None:
     ("url", "expected"),
     [
         ("redis://:pw@h:1/2", "inference-redis://:pw@h:1/2"),
-        ("rediss://h/0", "inference-rediss://h/0?ssl_cert_reqs=required"),
-        ("rediss://h/0?ssl_cert_reqs=none", "inference-rediss://h/0?ssl_cert_reqs=none"),
+        ("redis://u:p%40%2F@[::1]?db=3", "inference-redis://u:p%40%2F@[::1]:6379/3"),
+        ("rediss://h/0", "inference-rediss://h:6379/0?ssl_cert_reqs=required"),
+        ("rediss://h/0?ssl_cert_reqs=none", "inference-rediss://h:6379/0?ssl_cert_reqs=none"),
+        ("unix://:pw@/run/a%20b.sock?db=2", "inference-unix://:pw@localhost/2"),
         ("sentinel://:pw@a:1;sentinel://b:2/3?master_name=x", "inference-sentinel://:pw@a:1/3"),
     ],
 )
@@ -333,9 +336,60 @@ def test_url_is_translated(url: str, expected: str) -> None:
     assert Broker.at(url).url == expected
 
 
-def test_unknown_url_is_refused() -> None:
-    with pytest.raises(ValueError, match="redis_url must begin with"):
-        Broker.at("amqp://localhost")
+OPTIONS = "health_check_interval=7&client_name=somebody"
+
+
+def forms(tcp: str, path: str) -> list[str]:
+    """Addresses of database 3 of one server, in every form."""
+    return [
+        *(f"{tcp}/3", f"{tcp}?db=3", f"{tcp}/?db=3", f"{tcp}/3?{OPTIONS}"),
+        *(f"unix://{path}?db=3", f"unix://{path}?{OPTIONS}&db=3"),
+        f"redis+socket://{path}?virtual_host=3",
+        *(
+            tcp.replace("127.0.0.1", host) + "/3"
+            for host in ("localhost", *(["[::1]"] if has_ipv6() else []))
+        ),
+    ]
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has the loopback address ``::1``."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("user", ["", "u%3A%2F:%40p%2Fw%23%5B%25@"])
+def test_both_clients_reach_the_same_database_by_every_form(user: str, tmp_path: Path) -> None:
+    path, port = tmp_path / "a b.sock", free_port()
+    options = ["--port", str(port), "--save", "", "--bind", "127.0.0.1", "-::1", "--unixsocket", str(path)]
+    command = [get_binary_path(), *options]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        try:
+            there = Redis(port=port, db=3)
+            wait_until(lambda: is_answering(there))
+            if user:
+                rights = {"keys": ["*"], "channels": ["*"], "categories": ["+@all"]}
+                there.acl_setuser("u:/", enabled=True, passwords="+@p/w#[%", **rights)  # type: ignore[arg-type]
+            quoted = f"{user}{str(path).replace(' ', '%20')}"
+            for number, url in enumerate(forms(f"redis://{user}127.0.0.1:{port}", quoted)):
+                reaches(url, there, number)
+        finally:
+            process.terminate()
+
+
+def reaches(url: str, there: Redis, number: int) -> None:
+    """Both clients reach the database that ``there`` shows."""
+    with connect(url) as client:
+        client.set("n", number)
+        assert there.get("n") == str(number).encode(), url
+        assert ("client_name" in url) == (client.client_getname() == "somebody")
+    with open_connection(url) as connection:
+        publish(connection, f"r{number}")
+        assert [message.headers["id"] for message in receive(connection)] == [f"r{number}"], url
+        assert "p/w" not in str(connection.transport_options)
 
 
 def test_connect_reaches_the_server(valkey_url: str, redis: Redis) -> None:

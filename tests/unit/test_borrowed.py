@@ -75,6 +75,7 @@ UNDOCUMENTED: dict[Any, tuple[str, ...]] = {
     gunicorn_errors: ("ParseException",),
     gunicorn_message.Message: ("body", "force_close"),
     gunicorn_util: ("write_error",),
+    kombu_redis.SentinelChannel: ("connection_class",),
 }
 
 

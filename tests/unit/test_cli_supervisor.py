@@ -17,7 +17,8 @@ import pytest
 from service.supervisor.backoff import Backoff
 from service.supervisor.errors import HopelessError, ServiceError
 from service.supervisor.follow import Follower
-from service.supervisor.keeper_link import KeeperLink
+from service.supervisor.guard.keeper_link import KeeperLink
+from service.supervisor.holders import holders_of
 from service.supervisor.programs.part import Part
 from service.supervisor.signals import Signals
 from service.supervisor.state import locked
@@ -268,3 +269,21 @@ def test_follower_shows_whole_new_lines(tmp_path: Path):
     follower.poll()
     follower.poll()
     assert shown == [("api", "one"), ("api", "two")]
+
+
+def test_holders_are_told_from_those_who_wait(tmp_path: Path):
+    """Only what shares the locked open file holds the lock, and only one process has taken it."""
+    waits = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    assert holders_of(tmp_path / "lock") == []
+    with locked(tmp_path) as lock:
+        inherits = subprocess.Popen(["sleep", "600"], pass_fds=[lock])
+        other = subprocess.Popen(["sleep", "600"], pass_fds=[waits])
+        try:
+            wait_until(lambda: len(holders_of(tmp_path / "lock")) == 2)
+            found = {holder.pid: holder.has_taken for holder in holders_of(tmp_path / "lock")}
+        finally:
+            for process in (inherits, other):
+                process.kill()
+                process.wait()
+    os.close(waits)
+    assert found == {os.getpid(): True, inherits.pid: False}

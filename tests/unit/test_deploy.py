@@ -43,3 +43,32 @@ def test_variables_are_settings(name: str):
     found = set(re.findall(r"\bINFERENCE_[A-Z_]+", (DEPLOY / name).read_text()))
     assert found
     assert found <= VARIABLES
+
+
+COMPOSE = (DEPLOY / "compose.yaml").read_text()
+SERVICES = dict(re.findall(r"^  (\w+):\n((?:    .*\n|\n)+)", COMPOSE.partition("\nservices:\n")[2], re.M))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_containers_are_confined(name: str):
+    assert len(SERVICES) == 6
+    assert "    <<: *confined\n" in SERVICES[name] or "    <<: *inference\n" in SERVICES[name]
+    assert 'cap_drop: [ALL]\n  security_opt: ["no-new-privileges:true"]' in COMPOSE
+    assert "x-inference: &inference\n  <<: *confined\n" in COMPOSE
+    for ports in re.findall(r"ports: \[(.*)\]", SERVICES[name]):
+        assert ports.startswith('"127.0.0.1:')
+
+
+def test_containers_reach_valkey_with_a_password():
+    assert '"--requirepass", "${REDIS_PASSWORD}"]' in SERVICES["valkey"]
+    assert '"--maxmemory", "1gb", "--maxmemory-policy", "noeviction"' in SERVICES["valkey"]
+    assert "REDIS_URL: redis://:${REDIS_PASSWORD:?" in COMPOSE
+
+
+@pytest.mark.parametrize(
+    ("unit", "needed"),
+    [("inference-api", 2 * ApiSettings.model_fields["max_connections"].default), ("inference-worker", 4096)],
+)
+def test_units_have_descriptors_for_their_connections(unit: str, needed: int):
+    [limit] = re.findall(r"^LimitNOFILE=(\d+)$", (DEPLOY / f"{unit}.service").read_text(), re.M)
+    assert int(limit) >= needed

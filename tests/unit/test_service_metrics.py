@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry, Histogram
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from service.telemetry.histogram import BulkHistogram
 from service.telemetry.metrics import LiveGauges
+from service.telemetry.pages import Pages
+from service.telemetry.shared_metrics import SharedCounter, SharedHistogram, Totals
 from tasks.contract.status import Child
 from tasks.store.registry import ServedModel
-from tasks.telemetry.metric_names import BETWEEN_TOKENS
+from tasks.telemetry.metric_names import BETWEEN_TOKENS, REQUESTS
 
 pytestmark = pytest.mark.unit
 
@@ -27,15 +31,64 @@ def samples(collector: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
     return found
 
 
-def test_a_bulk_histogram_is_one_that_was_told_each_value():
-    values = [0.0005, 0.001, 0.0011, 0.03, 0.03, 5.0, 77.0]
-    one = Histogram("h", "text", ["model"], buckets=BETWEEN_TOKENS.buckets, registry=CollectorRegistry())
-    bulk = BulkHistogram("h", "text", ["model"], buckets=BETWEEN_TOKENS.buckets, registry=CollectorRegistry())
-    for value in values:
-        one.labels("m").observe(value)
-    bulk.labels("m").observe_all(values)
-    bulk.labels("m").observe_all(())
-    assert samples(bulk) == samples(one)
+HISTOGRAM, COUNTER = BETWEEN_TOKENS, REQUESTS
+VALUES = st.lists(st.floats(0, 100), max_size=20)
+#: What each of three processes counts, one after the other: a model, gaps, and a number of requests.
+WORK = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["m", 'a "b"\n', "ü", "x" * 300]), VALUES, st.integers(0, 9))
+)
+
+
+@given(WORK)
+def test_shared_metrics_say_what_prometheus_own_ones_say(work: list[tuple[int, str, list[float], int]]):
+    pages = Pages(3)
+    ours = [pages.page(number) for number in range(3)]
+    registry = CollectorRegistry()
+    histogram = Histogram("h", "text", ["model"], buckets=HISTOGRAM.buckets, registry=registry)
+    counter = Counter("c", "text", COUNTER.labels, registry=registry)
+    for process, model, values, number in work:
+        histogram.labels(model)
+        for value in values:
+            histogram.labels(model).observe(value)
+        counter.labels(model, "failed").inc(number)
+        SharedHistogram(ours[process], HISTOGRAM).observe_all(values, model)
+        SharedCounter(ours[process], COUNTER).add(number, model, "failed")
+    found = samples(Totals(pages, [HISTOGRAM, COUNTER]))
+    expected = {
+        name.replace("h_", f"{HISTOGRAM.name}_").replace("c_total", COUNTER.name): by_label(pairs)
+        for name, pairs in samples(registry).items()
+    }
+    assert {name: by_label(pairs) for name, pairs in found.items()} == {
+        name: pytest.approx(pairs) for name, pairs in expected.items()
+    }
+
+
+def by_label(pairs: list[tuple[dict[str, str], float]]) -> dict[str, float]:
+    return {json.dumps(labels, sort_keys=True): value for labels, value in pairs}
+
+
+def test_a_page_goes_on_when_another_process_takes_it():
+    pages = Pages(2)
+    first, second = pages.take(), pages.take()
+    assert (first, second, pages.take()) == (0, 1, None)
+    SharedCounter(pages.page(first), COUNTER).add(3, "m", "failed")
+    pages.give_back(first)
+    assert pages.take() == 0
+    SharedCounter(pages.page(0), COUNTER).add(4, "m", "failed")
+    SharedCounter(pages.page(None), COUNTER).add(100, "m", "failed")  # there was no page for it
+    assert pages.totals() == {'["inference_requests_total", "m", "failed"]': [7.0]}
+
+
+def test_a_full_page_leaves_out_what_is_new(caplog: pytest.LogCaptureFixture):
+    pages = Pages()
+    counter = SharedCounter(pages.page(0), COUNTER)
+    for number in range(20_000):
+        counter.add(1, f"model {number}", "failed")
+    counter.add(1, "model 0", "failed")
+    totals = pages.totals()
+    assert 10_000 < len(totals) < 20_000
+    assert totals['["inference_requests_total", "model 0", "failed"]'] == [2.0]
+    assert len(caplog.records) == 1
 
 
 @dataclass

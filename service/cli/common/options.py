@@ -33,6 +33,8 @@ _SECTIONS = {
 }
 #: Setting → the variables that other programs use for it; they count here, too.
 _USUAL = {"redis_url": ("REDIS_URL",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}
+#: Settings whose values may hold a secret, and are not shown in errors.
+_SECRET = ("redis_url", "api_keys")
 _METAVARS = {"int": "INTEGER", "float": "NUMBER", "Path": "PATH"}
 
 
@@ -181,7 +183,8 @@ def _one_line(error: ValidationError) -> str:
         return told + (f"; {settings_file()} sets {' and '.join(blamed)}" if blamed else "")
     name = str(first["loc"][0]).lower().removeprefix("inference_")
     where = f"{settings_file()}: {name}" if _of_file([name]) else f"--{name.replace('_', '-')}"
-    return f"{where}: {told[0].lower()}{told[1:]}, not {first['input']!r}"
+    given = "" if name in _SECRET else f", not {first['input']!r}"
+    return f"{where}: {told[0].lower()}{told[1:]}{given}"
 
 
 def _of_file(names: Iterable[str]) -> list[str]:

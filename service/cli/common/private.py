@@ -17,7 +17,7 @@ from service.cli.common.terminal import unwinding_on_sigterm
 from service.supervisor.errors import ServiceError
 from service.supervisor.local import running
 from service.supervisor.programs.plan import Plan
-from service.supervisor.programs.valkey import free_port
+from service.supervisor.programs.probe import free_port
 from service.supervisor.signals import Signals
 from tasks.settings import WorkerSettings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -15,12 +16,14 @@ class Voice:
     """Output for a person."""
 
     def tell(self, text: str) -> None:
-        """Say what is happening."""
-        click.echo(text)
+        """Say what is happening, if that is possible: a full disk or a closed pipe ends no service."""
+        with suppress(OSError):
+            click.echo(text)
 
     def show(self, part: str, line: str) -> None:
         """Show a line that ``part`` logged."""
-        click.echo(f"{part:>6} | {line}", err=True)
+        with suppress(OSError):
+            click.echo(f"{part:>6} | {line}", err=True)
 
 
 class JsonVoice(Voice):
@@ -36,7 +39,8 @@ class JsonVoice(Voice):
     def show(self, part: str, line: str) -> None:
         """Show a line that ``part`` logged, in a JSON object unless it is one already."""
         if line.startswith("{"):
-            click.echo(line, err=True)
+            with suppress(OSError):
+                click.echo(line, err=True)
         elif line.strip():
             self._log.info("%s", line, extra={"part": part})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,24 @@ def writable(path: Path) -> Path:
 
 
 def write_settings(path: Path, values: Mapping[str, str | int], origin: str) -> None:
-    """Set ``values`` in the file and leave the rest as it is; ``origin`` is a comment beside each value."""
+    """Set ``values`` in the file and leave the rest as it is; ``origin`` is a comment beside each value.
+
+    Raises ``click.ClickException``, which tells the values, if the file can't be written; it stays as it was.
+    """
     import tomlkit
 
     document = tomlkit.parse(path.read_text(encoding="utf-8") if path.is_file() else "")
     for name, value in values.items():
         document[name] = tomlkit.item(value).comment(origin)
     part = path.with_name(path.name + ".part")
-    part.write_text(tomlkit.dumps(document), encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(tomlkit.dumps(document), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        told = ", ".join(f"{name} = {value!r}" for name, value in values.items())
+        raise click.ClickException(f"Can't write {path}: {error.strerror}. It would say: {told}") from error
 
 
 def _contents() -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from service.supervisor.programs import valkey
 from service.supervisor.programs.part import Part
-from service.supervisor.programs.probe import answers_200
+from service.supervisor.programs.probe import Address, answers_200
 from service.supervisor.programs.worker_words import words_of
 
 #: Seconds that a part gets to end by itself between the end of its drain and SIGKILL.
@@ -42,7 +42,7 @@ class Plan:
     """What is decided before anything starts.
 
     ``env`` holds the settings as variables. Without ``redis_url`` a Valkey is embedded, which may take
-    ``queue_memory`` MiB (0 chooses).
+    ``queue_memory`` MiB (0 chooses). ``addresses`` must be free.
     """
 
     state: Path
@@ -52,6 +52,7 @@ class Plan:
     drain_timeout_s: float
     redis_url: str | None = None
     queue_memory: int = 0
+    addresses: tuple[Address, ...] = ()
 
 
 def parts(plan: Plan) -> list[Part]:
@@ -69,7 +70,8 @@ def log_path(state: Path, name: str) -> Path:
 
 
 def _valkey(plan: Plan) -> tuple[list[Part], str]:
-    conf, url = valkey.configure(plan.state, valkey.memory_limit(plan.queue_memory))
+    conf, socket = valkey.configure(plan.state, valkey.memory_limit(plan.queue_memory))
+    url = valkey.url_of(socket)
     part = Part(
         name="Valkey",
         command=(str(valkey.binary()), str(conf)),
@@ -77,10 +79,16 @@ def _valkey(plan: Plan) -> tuple[list[Part], str]:
         cwd=plan.state,
         log=log_path(plan.state, "valkey"),
         stop_timeout_s=_MARGIN_S,
-        told="Starting Valkey",
+        told=_told(plan.state, socket),
         is_ready=valkey.answers(url),
     )
     return [part], url
+
+
+def _told(state: Path, socket: Path) -> str:
+    if socket.is_relative_to(state):
+        return "Starting Valkey"
+    return f"Starting Valkey on {socket}, since {state} can't have a Unix socket (too long a path, perhaps)"
 
 
 def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
@@ -98,12 +106,10 @@ def _worker(plan: Plan, env: Mapping[str, str]) -> Part:
 
 
 def _api(plan: Plan, env: Mapping[str, str]) -> Part:
-    # Under the state folder, so that a killed API leaves nothing in the temporary folder.
-    metrics = {"PROMETHEUS_MULTIPROC_DIR": str(plan.state / "metrics")}
     return Part(
         name="API",
         command=API_COMMAND,
-        env={**env, **metrics},
+        env=env,
         cwd=PACKAGES,
         log=log_path(plan.state, "api"),
         stop_timeout_s=plan.drain_timeout_s + _MARGIN_S,

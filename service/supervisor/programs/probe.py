@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from service.supervisor.errors import ServiceError
@@ -27,6 +28,14 @@ def answers_200(url: str) -> Callable[[], bool]:
     return probe
 
 
+class Address(NamedTuple):
+    """Where a part will listen, and the options that say so."""
+
+    host: str
+    port: int
+    options: str = "--host or --port"
+
+
 def require_free(host: str, port: int, options: str = "--host or --port") -> None:
     """Raise ``ServiceError``, which names the ``options``, unless a server can listen there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -36,6 +45,12 @@ def require_free(host: str, port: int, options: str = "--host or --port") -> Non
         raise ServiceError(
             f"Can't listen on {host}, port {port} ({error.strerror}); pass another {options}."
         ) from error
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port of ``host`` that nothing listens on now."""
+    with socket.create_server((host, 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def local_url(host: str, port: int) -> str:

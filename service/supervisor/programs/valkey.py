@@ -1,20 +1,21 @@
-"""The embedded Valkey: loopback only, with an append-only file, so that accepted requests outlive it."""
+"""The embedded Valkey: for this user only, with an append-only file, so that accepted requests outlive it."""
 
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 from service.supervisor.errors import ServiceError
+from service.supervisor.programs.socket_place import place_socket
+from tasks.contract.redis_place import RedisPlace
 from tasks.memory_need import available_bytes
 
 _CONF = """\
-bind 127.0.0.1
-port {port}
-requirepass {password}
+port 0
+unixsocket "{socket}"
+unixsocketperm 600
 dir "{folder}"
 appendonly yes
 appendfsync everysec
@@ -42,24 +43,29 @@ def memory_limit(chosen_mib: int = 0) -> int:
     return chosen_mib << 20 or int(min(_MOST, max(_LEAST, _SHARE * available_bytes())))
 
 
-def configure(state: Path, max_bytes: int) -> tuple[Path, str]:
-    """Write the configuration under ``state``; return its path and the URL to connect to.
+def configure(state: Path, max_bytes: int) -> tuple[Path, Path]:
+    """Write the configuration under ``state``; return its path and the path of the socket to connect to.
 
-    The port is free now. The password is new, so that other users of the machine stay out. At ``max_bytes``
-    Valkey refuses new requests.
+    Valkey listens on a Unix socket in a folder that only this user can enter. So it needs no password, and
+    nobody else can take its place when it ends. At ``max_bytes`` it refuses new requests. Raises ``OSError``
+    if the state can't be written.
     """
-    folder = state / "valkey"
+    folder, conf = state / "valkey", state / "valkey.conf"
     folder.mkdir(exist_ok=True, mode=0o700)
-    conf, port, password = state / "valkey.conf", free_port(), secrets.token_hex(16)
+    place = place_socket(folder)
     with open(os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
-        file.write(_CONF.format(port=port, password=password, folder=folder, max_bytes=max_bytes))
-    return conf, f"redis://:{password}@127.0.0.1:{port}/0"
+        file.write(_CONF.format(socket=_quoted(place), folder=_quoted(folder), max_bytes=max_bytes))
+    return conf, place
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port of ``host`` that nothing listens on now."""
-    with socket.create_server((host, 0)) as server:
-        return int(server.getsockname()[1])
+def url_of(place: Path) -> str:
+    """The URL of the database behind a Unix socket."""
+    return f"unix://{quote(str(place))}"
+
+
+def _quoted(path: Path) -> str:
+    """A path as it stands between quotes in Valkey's configuration."""
+    return str(path).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def answers(url: str) -> Callable[[], bool]:
@@ -89,11 +95,9 @@ def require_reachable(url: str) -> None:
 
     from tasks.store.troubles import Kind, Trouble
 
-    shown = url.rpartition("@")[2].removeprefix(f"{url.partition('://')[0]}://")
+    shown = RedisPlace.parse(url).shown
     try:
         _ping(url)
-    except ValueError as error:
-        raise ServiceError(f"--redis-url: {error}.") from error
     except RedisError as error:
         trouble = Trouble.of(error)
         if trouble.kind is not Kind.AWAY:

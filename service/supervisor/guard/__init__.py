@@ -1,0 +1,1 @@
+"""Ends the parts of a service when their supervisor is killed."""
