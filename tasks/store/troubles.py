@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 
 class Kind(StrEnum):
@@ -35,6 +35,11 @@ class Kind(StrEnum):
     def needs_person(self) -> bool:
         """Whether it lasts until somebody changes something."""
         return self in (Kind.NO_PERMISSION, Kind.WRONG_PASSWORD, Kind.WRONG_TYPE, Kind.OTHER)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether Redis has no room for a new request, and answers otherwise."""
+        return self in (Kind.FULL, Kind.NO_SPACE)
 
 
 #: The kind of each code with which Redis begins an error reply.
@@ -98,7 +103,7 @@ class Trouble:
 def kind_of(error: BaseException) -> Kind:
     """The kind of an error of redis-py."""
     text = str(error)
-    code = getattr(error, "status_code", None) or text.split(" ", 1)[0]
+    code = getattr(error, "status_code", None) or _of_pipeline(text).split(" ", 1)[0]
     if kind := _KINDS.get(code):
         return kind
     # In a script, and before Redis 7, a refused command has no code of its own.
@@ -107,9 +112,9 @@ def kind_of(error: BaseException) -> Kind:
     return Kind.OTHER if isinstance(error, ResponseError) else Kind.AWAY
 
 
-def is_trouble(error: BaseException) -> bool:
-    """Whether an error comes from Redis or from the connection to it."""
-    return isinstance(error, RedisError | OSError)
+def _of_pipeline(text: str) -> str:
+    """Redis' own words: for a command of a pipeline, redis-py puts the command before them."""
+    return text.partition(" of pipeline caused error: ")[2] or text
 
 
 def _advice(kind: Kind, text: str) -> str:

@@ -30,7 +30,9 @@ from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Job
+from tasks.store.board import Board
 from tasks.store.connect import connect
+from tasks.store.foreign_keys import foreign_keys
 from tasks.store.requests import RequestStore
 from tasks.telemetry.tally import Tally
 from tasks.telemetry.work_counter import WorkCounter
@@ -38,7 +40,7 @@ from tasks.worker.attempt import Attempt
 from tasks.worker.attempt_log import attempt_observers
 from tasks.worker.attempt_store import Append, AttemptStore, SuspectError, new_fence
 from tasks.worker.deliver import Deliverer
-from tasks.worker.heartbeat import Heartbeat
+from tasks.worker.heartbeat import Heartbeat, Signs
 
 if TYPE_CHECKING:
     from tasks.settings import WorkerSettings
@@ -48,13 +50,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: A command that Redis doesn't answer is repeated for a few seconds; all our commands may be repeated.
-_REPEATING: dict[str, Any] = {
-    "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5),
-    "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
-}
+_REPEATING: dict[str, Any] = {"retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5)}
 
 #: Seconds between two looks whether a suspect that waits for its turn is over.
 PROBE_S = 0.25
+_CLAIMING = "Beginning a request"
 #: Seconds until a request of a newer format goes back to its queue. Its message did not give the format, or
 #: it would have stayed there. Without this pause, this worker would take it again and again.
 NEWER_PAUSE_S = 2.0
@@ -76,6 +76,7 @@ class Share:
         tally: where it counts what it does.
         step_costs: where the first child that measures what steps cost notes it for all children.
         on_stage: notes for the parent what the child is doing.
+        parents_troubles: what Redis refuses to the parent, which the child tells everybody; empty: nothing.
     """
 
     worker: str
@@ -85,6 +86,7 @@ class Share:
     tally: Tally
     step_costs: SharedNote
     on_stage: Callable[[str], None] = lambda _: None
+    parents_troubles: Callable[[], str] = str
 
 
 class WorkerChild:
@@ -93,12 +95,13 @@ class WorkerChild:
     def __init__(self, settings: WorkerSettings, model: Model, share: Share) -> None:
         """Build the child without starting anything."""
         self._settings, self._leaving, self._probing = settings, Flag(), Lock()
-        self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
+        self._backoff = ExponentialBackoff(cap=2.0, base=0.05)
         client = connect(settings.redis_url, **_REPEATING)
+        self._board = board = Board(partial(foreign_keys, client))
         self._store = RequestStore(client, settings.result_ttl)
         self._attempts = AttemptStore(client, settings.result_ttl)
         on_append = partial(share.tally.observe, "append")
-        self._deliverer = Deliverer(self._attempts, settings.stream_interval, on_append)
+        self._deliverer = Deliverer(self._attempts, settings.stream_interval, on_append, board)
         self._observers, self._work = attempt_observers(settings), WorkCounter(share.tally)
         self._card = _card(settings, model, share)
         self._prompts = PromptBuilder(model, self._card.n_ctx)
@@ -112,13 +115,8 @@ class WorkerChild:
         )
         options = self._options(share)
         self._engine = Engine(make_context, self._deliverer.put, share.threads, self._work, options)
-        self._heart = Heartbeat(
-            client,
-            self._card,
-            model.path,
-            busy=lambda: self._engine.num_running,
-            work=lambda: self._work.counts,
-        )
+        signs = Signs(lambda: self._engine.num_running, lambda: self._work.counts, share.parents_troubles)
+        self._heart = Heartbeat(client, self._card, model.path, signs, board)
 
     def _options(self, share: Share) -> EngineOptions:
         measure = partial(known_costs, threads=share.threads, note=share.step_costs)
@@ -231,10 +229,13 @@ class WorkerChild:
             if self._leaving.is_set():
                 break
             try:
-                return action()
+                found = action()
             except redis.RedisError as error:
-                logger.warning("Redis is away, trying again: %s", error)
+                self._board.note(_CLAIMING, error)
                 self._leaving.wait(self._backoff.compute(failures))
+            else:
+                self._board.over(_CLAIMING)
+                return found
         raise HandedBackError
 
     def _start(self, attempt: Attempt) -> None:
