@@ -72,14 +72,11 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_val
     return ApiError(400, code, message, param)
 
 
-def store_unavailable() -> ApiError:
-    """Redis can't be reached; nothing was accepted."""
-    return ApiError(
-        503,
-        "store_unavailable",
-        "The request store (Redis) can't be reached at the moment; nothing was accepted. Try again soon.",
-        retry_after_s=STORE_RETRY_S,
-    )
+def store_unavailable(why: str = "") -> ApiError:
+    """Redis can't be reached, or refuses what is needed; nothing was accepted. ``why`` is its trouble."""
+    why = why or "Redis can't be reached"
+    message = f"The request store can't be used at the moment: {why}. Nothing was accepted. Try again soon."
+    return ApiError(503, "store_unavailable", message, retry_after_s=STORE_RETRY_S)
 
 
 def overloaded() -> ApiError:
@@ -92,14 +89,10 @@ def overloaded() -> ApiError:
     )
 
 
-def store_full(why: str = "is at its memory limit") -> ApiError:
+def store_full(why: str = "Redis is at its memory limit") -> ApiError:
     """Redis is at its ``maxmemory``, or its disk is full."""
-    return ApiError(
-        503,
-        "store_full",
-        f"The request store (Redis) {why}; nothing was accepted. Try again later.",
-        retry_after_s=STORE_RETRY_S,
-    )
+    message = f"The request store is full: {why}. Nothing was accepted. Try again later."
+    return ApiError(503, "store_full", message, retry_after_s=STORE_RETRY_S)
 
 
 def shutting_down() -> ApiError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,8 +24,10 @@ from service.telemetry.metrics import LiveGauges, Metrics
 from service.telemetry.pages import Share
 from tasks.queue.submit import RequestQueue
 from tasks.store import last_words
+from tasks.store.board import Board
 from tasks.store.connect import COMMAND_TIMEOUT_S, connect
 from tasks.store.drain_rate import DrainRate
+from tasks.store.foreign_keys import foreign_keys
 from tasks.store.janitor import Janitor
 from tasks.store.last_words import LastWords
 from tasks.store.registry import Registry
@@ -56,6 +58,7 @@ class Runtime:
     status: StatusReader
     refusals: Refusals
     loops: tuple[Loop, ...]
+    board: Board
     read_last_words: Callable[[], list[LastWords]]
     draining: threading.Event = field(default_factory=threading.Event)
 
@@ -83,56 +86,63 @@ def build(settings: ApiSettings, share: Share | None = None) -> Runtime:
     ``share``: where it counts; default: for itself alone.
     """
     redis = client(settings.redis_url)
+    board = Board(partial(foreign_keys, redis))
     store, registry = RequestStore(redis, settings.result_ttl), Registry(redis)
     queue = RequestQueue(store, settings.queue_limit, tracing.message_headers(settings))
     waiting_room = WaitingRoom(settings.max_waiters)
-    subscriber = Subscriber(redis, on_freed=waiting_room.wake)
+    subscriber = Subscriber(redis, on_freed=waiting_room.wake, board=board)
     catalog = Catalog(registry, settings.served_name)
     rate = DrainRate(redis)
     retry_times = RetryTimes(lambda model: rate.interval_s(model, catalog.slots(model)), settings.api_workers)
-    gauges = LiveGauges(store, registry, queue.waiting, settings.queue_limit)
+    gauges = LiveGauges(store, registry, queue.waiting, settings.queue_limit, board)
     metrics = Metrics(gauges, share or Share.alone())
     outcomes, refusals = OutcomeReader(redis, metrics.observe), Refusals(redis)
-    keep_house = _Housekeeping(metrics, catalog, store, Janitor(redis), refusals, settings.result_bytes).round
     return Runtime(
         settings=settings,
-        jobs=Jobs(store, queue, subscriber, waiting_room, settings.queue_timeout, retry_times),
+        jobs=Jobs(store, queue, subscriber, waiting_room, settings.queue_timeout, retry_times, board),
         catalog=catalog,
         metrics=metrics,
         outcomes=outcomes,
         status=StatusReader(redis, settings.queue_limit),
         refusals=refusals,
+        # A loop for each, so that what Redis refuses to one of them stops no other.
         loops=(
-            Loop("housekeeping", keep_house, HOUSEKEEPING_S),
-            Loop("ping", Pinger(redis, metrics.pinged).step, PING_S),
-            Loop("eviction", partial(warn_of_eviction, redis), EVICTION_S),
-            Loop("outcomes", outcomes.step, OUTCOME_PAUSE_S),
+            *(
+                Loop(name, step, HOUSEKEEPING_S, board)
+                for name, step in _housekeeping(settings, metrics, catalog, store, refusals)
+            ),
+            *_watching(redis, metrics, outcomes, board),
         ),
+        board=board,
         read_last_words=partial(last_words.read, redis),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Housekeeping:
-    metrics: Metrics
-    catalog: Catalog
-    store: RequestStore
-    janitor: Janitor
-    refusals: Refusals
-    result_bytes: int
+def _watching(redis: Redis, metrics: Metrics, outcomes: OutcomeReader, board: Board) -> Iterator[Loop]:
+    yield Loop("Asking Redis for an answer", Pinger(redis, metrics.pinged, board).step, PING_S, board)
+    yield Loop("Asking for the eviction policy", partial(warn_of_eviction, redis), EVICTION_S, board)
+    yield Loop("Counting finished requests", outcomes.step, OUTCOME_PAUSE_S, board)
 
-    def round(self) -> None:
-        self.metrics.expect(self.catalog.names)
-        self.catalog.refresh()
-        self.store.expire_due()
-        self._forget_oldest()
-        self.janitor.tidy()
-        self.refusals.flush()
 
-    def _forget_oldest(self) -> None:
-        if num := self.store.forget_oldest(self.result_bytes):
-            why = "all of them took more than --result-bytes"
-            log.warning("%d finished requests are forgotten before their --result-ttl: %s", num, why)
+def _housekeeping(
+    settings: ApiSettings, metrics: Metrics, catalog: Catalog, store: RequestStore, refusals: Refusals
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    yield "Reading the models", partial(_look, metrics, catalog)
+    yield "Ending requests that are due", store.expire_due
+    yield "Bounding results", partial(_forget_oldest, store, settings.result_bytes)
+    yield "Looking for lost requests", Janitor(store.redis, settings.result_ttl).tidy
+    yield "Counting refused requests", refusals.flush
+
+
+def _look(metrics: Metrics, catalog: Catalog) -> None:
+    metrics.expect(catalog.names)
+    catalog.refresh()
+
+
+def _forget_oldest(store: RequestStore, result_bytes: int) -> None:
+    if num := store.forget_oldest(result_bytes):
+        why = "all of them took more than --result-bytes"
+        log.warning("%d finished requests are forgotten before their --result-ttl: %s", num, why)
 
 
 def client(redis_url: str) -> Redis:

@@ -5,6 +5,7 @@ The API does not use it: :mod:`tasks.queue.submit` writes the messages itself.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, concurrency, signals
@@ -15,7 +16,10 @@ from tasks.engine.costs.shared_note import SharedNote
 from tasks.queue.leases import UNACKED_OPTIONS
 from tasks.queue.transport import Connection
 from tasks.settings import BrokerSettings, WorkerSettings, worker_settings
-from tasks.store.connect import CONNECT_TIMEOUT_S, TIMEOUTS, Broker
+from tasks.store.board import Board
+from tasks.store.connect import CONNECT_TIMEOUT_S, CONSUMER_HEALTH_CHECK_S, TIMEOUTS, Broker, connect
+from tasks.store.foreign_keys import foreign_keys
+from tasks.store.requests import RequestStore
 from tasks.telemetry import logs
 from tasks.telemetry.metric_names import WORKER_LAYOUT
 from tasks.telemetry.tally import SharedTallies
@@ -29,10 +33,15 @@ if TYPE_CHECKING:
 
 #: Seconds between two searches for requests of dead workers.
 SWEEP_INTERVAL_S = 1.0
+#: Most bytes of the parent's troubles that its children tell.
+MAX_TOLD = 2000
 
 
 class _Amqp(AMQP):  # type: ignore[misc]
-    Connection = Connection
+    def Connection(self, *args: Any, **kwargs: Any) -> Connection:  # noqa: N802 - Celery's name
+        connection = Connection(*args, **kwargs)
+        connection.board = self.app.board
+        return connection
 
 
 class App(Celery):  # type: ignore[misc]
@@ -43,6 +52,10 @@ class App(Celery):  # type: ignore[misc]
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__("tasks", set_as_current=isinstance(settings, WorkerSettings))
         self.settings = settings
+        #: What Redis refuses to the process that has this application.
+        self.board = Board(self._foreign_keys, self._tell_children)
+        #: The board's text, for the children, which can tell it to everybody.
+        self.parents_troubles = SharedNote()
         if isinstance(settings, WorkerSettings):
             self.tallies = SharedTallies(WORKER_LAYOUT)
             self.step_costs = SharedNote()
@@ -52,6 +65,17 @@ class App(Celery):  # type: ignore[misc]
             #: The model file that the parent loaded, and the memory that the worker needs; set once known.
             self.model_file: ModelFile | None = None
             self.memory_need: Need | None = None
+
+    @cached_property
+    def request_store(self) -> RequestStore:
+        """The requests' records, for the process that has this application; its children have their own."""
+        return RequestStore(connect(self.settings.redis_url), self.settings.result_ttl)
+
+    def _foreign_keys(self) -> list[str]:
+        return foreign_keys(connect(self.settings.redis_url))
+
+    def _tell_children(self, text: str) -> None:
+        self.parents_troubles.write(text.encode()[:MAX_TOLD])
 
 
 def create_app(settings: BrokerSettings) -> App:
@@ -75,6 +99,7 @@ def create_app(settings: BrokerSettings) -> App:
 
 def _add_steps(app: App) -> None:
     # Imported here and not at the top: these modules import Celery's worker, which the API doesn't need.
+    import tasks.worker.consumer.remote_control  # noqa: F401 - replaces Celery's commands
     from tasks.telemetry.exporter import Exporter
     from tasks.worker.drain import Drain
     from tasks.worker.lease_renewal import Leases
@@ -99,6 +124,7 @@ def _transport_options(settings: BrokerSettings) -> dict[str, Any]:
         **UNACKED_OPTIONS,
         "queue_limit": settings.queue_limit,
         **TIMEOUTS,
+        "health_check_interval": CONSUMER_HEALTH_CHECK_S,
         # Look for overdue leases on every sweep, not on every tenth.
         "unacked_restore_interval": SWEEP_INTERVAL_S,
         "unacked_restore_throttle": 1,
@@ -127,8 +153,8 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
     return {
         "imports": ("tasks.worker.entry",),
         "task_default_queue": queue_name(settings.served_name),
-        "task_acks_late": True,
-        "task_reject_on_worker_lost": True,
+        **_acknowledgement(),
+        "worker_consumer": "tasks.worker.consumer.waiting_consumer:Consumer",
         "worker_pool": "tasks.worker.pool.slot_pool:TaskPool",
         "worker_concurrency": shape.workers * shape.slots,
         # Hold no more messages than there are slots. Tasks still running from before a reconnect count.
@@ -145,6 +171,17 @@ def _worker_options(settings: WorkerSettings) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "worker_redirect_stdouts": False,
+    }
+
+
+def _acknowledgement() -> dict[str, Any]:
+    return {
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        # A task that fails could not read its message, which is then kept for people. Requests don't fail so.
+        "task_acks_on_failure_or_timeout": False,
+        # Celery would hold limited messages without a bound, and without a lease.
+        "worker_disable_rate_limits": True,
     }
 
 

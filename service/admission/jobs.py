@@ -6,7 +6,8 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from redis.exceptions import MaxConnectionsError, RedisError
@@ -18,9 +19,11 @@ from service.errors import ApiError, overloaded, store_unavailable, unknown_requ
 from service.intake import idempotency
 from service.streaming.listener import Listener, Mailbox, Source
 from service.streaming.subscriber import Subscriber
+from service.telemetry.loops import SUBMITTING
 from tasks.contract.messages import Event, GenerateRequest, State
 from tasks.queue.errors import QueueFull
 from tasks.queue.submit import Admission, Key, KeyReusedError
+from tasks.store.board import Board
 from tasks.store.requests import Record, RequestStore
 
 log = logging.getLogger(__name__)
@@ -75,6 +78,7 @@ class Jobs:
         waiting_room: the requests that wait for a place in the queue.
         queue_timeout_s: seconds that a request may wait in the queue.
         retry_times: when refused clients may come back.
+        board: where it is noted when Redis takes no request.
     """
 
     store: RequestStore
@@ -83,6 +87,7 @@ class Jobs:
     waiting_room: WaitingRoom
     queue_timeout_s: float
     retry_times: RetryTimes
+    board: Board = field(default_factory=Board)
 
     def submit(self, submission: Submission, *, is_watched: bool = False) -> Admission:
         """Accept a request or find it by its key; wait for a place if the client is willing to.
@@ -93,13 +98,9 @@ class Jobs:
             ClientGoneError: the client left while it waited.
             redis.RedisError: Redis failed; the request counts as not accepted.
         """
-        watch, request = self.subscriber.channel if is_watched else "", submission.request
-
-        def attempt() -> Admission:
-            return self.queue.submit(request, watch, self.queue_timeout_s, submission.key, submission.owner)
-
+        request, is_known = submission.request, submission.key is not None
+        attempt = partial(self._queue_once, submission, self.subscriber.channel if is_watched else "")
         try:
-            is_known = submission.key is not None
             return self.waiting_room.enter(
                 request.model, attempt, submission.wait_s, submission.check, may_exist=is_known
             )
@@ -117,18 +118,25 @@ class Jobs:
             raise idempotency.reused() from None
         except MaxConnectionsError:
             raise  # the queue was not asked
-        except RedisError:
+        except RedisError as error:
+            self.board.note(SUBMITTING, error)
             # The client is told that nothing was accepted, but the message may be in the queue. So cancel it,
             # unless there is a key: then the client finds it when it tries again.
             if submission.key is None:
                 self.abandon(request.id)
             raise
 
+    def _queue_once(self, submission: Submission, watch: str) -> Admission:
+        request, key, owner = submission.request, submission.key, submission.owner
+        admission = self.queue.submit(request, watch, self.queue_timeout_s, key, owner)
+        self.board.over(SUBMITTING)
+        return admission
+
     @contextmanager
     def started(self, submission: Submission) -> Iterator[tuple[Admission, Listener]]:
         """Accept a request and listen to it from its first event. Raises as :meth:`submit` does."""
         if not self.subscriber.wait_ready(READY_S):
-            raise store_unavailable()
+            raise store_unavailable(self.board.text)
         own = submission.request.id
         with self.subscriber.mailbox(own) as mailbox:
             admission = self.submit(submission, is_watched=True)

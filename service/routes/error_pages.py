@@ -6,12 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from flask import Flask, jsonify, request
-from redis.exceptions import MaxConnectionsError, OutOfMemoryError, RedisError
+from redis.exceptions import MaxConnectionsError, RedisError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from service.errors import ApiError, newer_format, overloaded, store_full, store_unavailable
 from service.telemetry import request_log
 from tasks.contract.versions import UnsupportedVersionError
+from tasks.store.troubles import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,17 +52,12 @@ class _Pages:
         return response
 
     def store_error(self, error: RedisError) -> Response:
-        if isinstance(error, OutOfMemoryError):
-            log.warning("Redis is at its maxmemory and takes no new requests")
-            return self.api_error(store_full())
         if isinstance(error, MaxConnectionsError):
             log.warning("%s", error)
             return self.api_error(overloaded())
-        if str(error).startswith("MISCONF"):
-            log.warning("Redis can't write its file and takes no new requests; is its disk full? %s", error)
-            return self.api_error(store_full("can't write its file, perhaps because its disk is full"))
-        log.warning("Redis can't be reached: %s", error)
-        return self.api_error(store_unavailable())
+        trouble = Trouble.of(error)
+        log.info("%s %s: %s", request.method, request.path, trouble.text)
+        return self.api_error((store_full if trouble.kind.is_full else store_unavailable)(trouble.text))
 
     def newer_format(self, error: UnsupportedVersionError) -> Response:
         return self.api_error(newer_format(error))

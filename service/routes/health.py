@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flask import Blueprint, Response, jsonify
 
 from service.errors import ApiError
 from service.runtime import Runtime
+from service.telemetry.loops import SUBMITTING
+from tasks.contract.status import Child
 
 #: Maximum number of workers whose last words ``/readyz`` repeats.
 MAX_TOLD = 3
@@ -31,7 +33,10 @@ def blueprint(runtime: Runtime) -> Blueprint:
     @routes.get("/readyz")
     def readyz() -> Response:
         _check_ready(runtime)
-        return jsonify(status="ready", models=sorted({c.model for c in runtime.catalog.snapshot.children}))
+        children = runtime.catalog.snapshot.children
+        troubles = dict.fromkeys((*runtime.board.texts, *_of_workers(children)))
+        more = {"troubles": list(troubles)} if troubles else {}
+        return jsonify(status="ready", models=sorted({c.model for c in children}), **more)
 
     @routes.get("/v1/models")
     def models() -> Response:
@@ -54,10 +59,21 @@ def _unready(runtime: Runtime) -> str | None:
     if runtime.draining.is_set():
         return "This server is shutting down."
     if not (runtime.catalog.snapshot.is_fresh and runtime.subscriber.is_ready):
-        return "The request store (Redis) can't be reached."
+        return f"The request store can't be used: {runtime.board.text or 'Redis has not answered yet'}."
+    trouble = runtime.board.of(SUBMITTING)
+    if trouble is not None and not trouble.kind.is_full:  # with a full store, accepted requests still go on
+        return f"The request store takes no requests: {trouble.text}."
     if not runtime.catalog.has_children():
         return " ".join(("No worker holds a model yet.", *_ended(runtime)))
+    children = runtime.catalog.snapshot.children
+    if all(child.trouble for child in children):
+        return "No worker can take requests. " + "; ".join(_of_workers(children))
     return None
+
+
+def _of_workers(children: Iterable[Child]) -> Iterator[str]:
+    """What Redis refuses to the workers, each once."""
+    yield from dict.fromkeys(f"Worker {child.worker}: {child.trouble}" for child in children if child.trouble)
 
 
 def _ended(runtime: Runtime) -> Iterator[str]:

@@ -15,26 +15,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from service.streaming.listener import Mailbox
 from tasks.contract import redis_names
+from tasks.store.board import Board
 
 if TYPE_CHECKING:
     from redis import Redis
 
 log = logging.getLogger(__name__)
 
+WHO = "Receiving events"
 #: Seconds of silence on the connection before a PING, and before it counts as dead.
 PING_S = 3.0
 DEAD_S = 6.0
-#: Seconds that connecting and subscribing may take.
-CONNECT_S = 3.0
+#: Seconds of silence while it connects and subscribes, before the connection counts as dead.
+CONNECT_S = 2.0
+#: Seconds of silence after which messages may have been lost, though the connection lives.
+GAP_S = 4.0
 #: Seconds between two wake-ups of all readers.
 TICK_S = 0.5
 #: Seconds of pause before connecting again, at first and at most. Each pause is twice the one before.
 BACKOFF_S = 0.05
-MAX_BACKOFF_S = 2.0
+MAX_BACKOFF_S = 1.0
+_NO_RETRY = Retry(NoBackoff(), 0)
 
 
 class Subscriber:
@@ -44,13 +51,18 @@ class Subscriber:
         redis: gives the address; the subscriber opens its own connection.
         on_freed: called with a model's name when a place in its queue becomes free.
         api_id: this process's unique name.
+        board: where its troubles with Redis are noted.
     """
 
     def __init__(
-        self, redis: Redis, on_freed: Callable[[str], None] = lambda _: None, api_id: str | None = None
+        self,
+        redis: Redis,
+        on_freed: Callable[[str], None] = lambda _: None,
+        api_id: str | None = None,
+        board: Board | None = None,
     ) -> None:
         self.channel = redis_names.events(api_id or uuid.uuid4().hex[:12])
-        self._redis, self._on_freed = redis, on_freed
+        self._redis, self._on_freed, self._board = redis, on_freed, board or Board()
         self._mailboxes: dict[str, tuple[Mailbox, ...]] = {}
         self._changing = threading.Lock()
         self._is_ready, self._is_stopped = threading.Event(), threading.Event()
@@ -109,37 +121,40 @@ class Subscriber:
                 self._check_alive()
 
     def _check_alive(self) -> None:
-        """Ping a silent connection and close a dead one.
+        """Ping a silent connection and close a dead one, also one that gets no answer while it connects.
 
         Reads have no timeout, since that would cost a timer per token.
         """
-        silent_s = time.monotonic() - self._heard
-        if not self.is_ready or silent_s < PING_S:
+        silent_s, connection = time.monotonic() - self._heard, self._connection
+        if connection is None:
             return
-        if silent_s >= DEAD_S:
-            self._connection.disconnect()
-        else:
-            self._connection.send_command("PING", check_health=False)
+        if silent_s >= (DEAD_S if self.is_ready else CONNECT_S):
+            connection.disconnect()
+        elif self.is_ready and silent_s >= PING_S:
+            connection.send_command("PING", check_health=False)
 
     def _connect(self) -> None:
         pool = self._redis.connection_pool
-        # In RESP2 a message is a plain list, which is the cheapest to read.
-        options = {**pool.connection_kwargs, "protocol": 2, "socket_timeout": None}
-        connection = pool.connection_class(**options)
-        self._connection = connection
+        # In RESP2 a message is a plain list, which is the cheapest to read. Health is checked by the ticks.
+        own = {"protocol": 2, "socket_timeout": None, "health_check_interval": 0}
+        connection = pool.connection_class(**{**pool.connection_kwargs, **own, "retry": _NO_RETRY})
+        self._connection, self._heard = connection, time.monotonic()
         connection.connect()
         for channel in (self.channel, redis_names.FREED):
             connection.send_command("SUBSCRIBE", channel)
-            connection.read_response(timeout=CONNECT_S)
+            connection.read_response()
         self._heard = time.monotonic()
         self._is_ready.set()
+        self._board.over(WHO)
         self._mark_all_stale()
 
     def _receive(self) -> None:
         connection, own = self._connection, self.channel.encode()
         while not self._is_stopped.is_set():
             message = connection.read_response(disconnect_on_error=False)
-            self._heard = time.monotonic()
+            before, self._heard = self._heard, time.monotonic()
+            if self._heard - before > GAP_S:
+                self._mark_all_stale()
             if message[0] == b"message":
                 self._hand_on(message[2], is_own=message[1] == own)
 
@@ -157,12 +172,11 @@ class Subscriber:
             self._mark_all_stale()
 
     def _lost(self, error: Exception) -> None:
-        was_ready = self.is_ready
         self._is_ready.clear()
         if self._connection is not None:
             self._connection.disconnect()
-        if was_ready and not self._is_stopped.is_set():
-            log.warning("Lost the subscription, connecting again: %s", error)
+        if not self._is_stopped.is_set():
+            self._board.note(WHO, error)
 
     def _remove(self, request_id: str, box: Mailbox) -> None:
         with self._changing:

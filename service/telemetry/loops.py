@@ -8,26 +8,31 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from redis.backoff import ExponentialBackoff
 from redis.exceptions import NoPermissionError, RedisError
 
 from tasks.contract import redis_names
 from tasks.contract.messages import Outcome
 from tasks.contract.tolerant import warn_once
 from tasks.contract.versions import UnsupportedVersionError
+from tasks.store.board import Board
+from tasks.store.requests import script_source
 
 if TYPE_CHECKING:
     from redis import Redis
 
 log = logging.getLogger(__name__)
 
+#: Whose trouble it is when Redis takes no request.
+SUBMITTING = "Taking a request"
 #: Seconds to wait for an outcome; must stay below the Redis client's socket timeout.
 OUTCOME_WAIT_S = 2
 #: Maximum outcomes per read after the first, and seconds between batches. Reading them one by one would
 #: delay the requests that come after.
 OUTCOME_BATCH = 100
 OUTCOME_PAUSE_S = 0.2
-#: Seconds before the next turn after one that failed.
-RETRY_S = 1.0
+#: Seconds before the next turn after one that failed, at first and at most.
+RETRY_S, MAX_RETRY_S = 0.5, 2.0
 
 
 class Loop:
@@ -37,12 +42,14 @@ class Loop:
         name: for the log.
         step: does one turn.
         pause_s: seconds between two turns.
+        board: where its troubles with Redis are noted.
     """
 
-    def __init__(self, name: str, step: Callable[[], None], pause_s: float = 0.0) -> None:
-        self._name, self._step, self._pause_s = name, step, pause_s
+    def __init__(self, name: str, step: Callable[[], object], pause_s: float, board: Board) -> None:
+        self._name, self._step, self._pause_s, self._board = name, step, pause_s, board
+        self._backoff = ExponentialBackoff(cap=MAX_RETRY_S, base=RETRY_S)
+        self._failures = 0
         self._stopped = threading.Event()
-        self._is_failing = False
 
     def start(self) -> None:
         """Start the loop."""
@@ -54,39 +61,43 @@ class Loop:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            pause_s = self._pause_s if self._turn() else RETRY_S
+            pause_s = self._pause_s if self._turn() else self._backoff.compute(self._failures - 1)
             if pause_s:
                 self._stopped.wait(pause_s)
 
     def _turn(self) -> bool:
+        self._failures += 1
         try:
             self._step()
         except RedisError as error:
-            self._complain(error)
+            self._board.note(self._name, error)
         except Exception:
             log.exception("%s failed", self._name)
         else:
-            self._is_failing = False
+            self._failures = 0
+            self._board.over(self._name)
             return True
         return False
 
-    def _complain(self, error: RedisError) -> None:
-        if not self._is_failing:
-            log.warning("%s: Redis can't be reached, trying again: %s", self._name, error)
-        self._is_failing = True
-
 
 class Pinger:
-    """Measures how long Redis takes to answer and passes the seconds to ``observe``."""
+    """Measures how long Redis takes to answer and passes the seconds to ``observe``.
 
-    def __init__(self, redis: Redis, observe: Callable[[float], None]) -> None:
-        self._redis, self._observe = redis, observe
+    While Redis takes no requests, it also finds out when it does again: nobody may send one meanwhile.
+    """
+
+    def __init__(self, redis: Redis, observe: Callable[[float], None], board: Board) -> None:
+        self._redis, self._observe, self._board = redis, observe, board
+        self._probe = redis.register_script(script_source("probe"))
 
     def step(self) -> None:
         """Ping once. Raises ``redis.RedisError``."""
         started = time.perf_counter()
         self._redis.ping()
         self._observe(time.perf_counter() - started)
+        if self._board.of(SUBMITTING) is not None:
+            self._probe()
+            self._board.over(SUBMITTING)
 
 
 def warn_of_eviction(redis: Redis) -> None:

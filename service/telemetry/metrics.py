@@ -7,7 +7,6 @@ running, slots) is read from Redis when a client asks for ``/metrics``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -21,12 +20,14 @@ from service.telemetry.pages import Share
 from service.telemetry.shared_metrics import SharedCounter, SharedHistogram, Totals
 from tasks.contract.messages import Outcome, State, Timings
 from tasks.contract.status import Child
+from tasks.store.board import Board
 from tasks.store.registry import Registry
 from tasks.store.requests import RequestStore
+from tasks.store.troubles import Kind
 from tasks.telemetry import metric_names as names
 from tasks.telemetry.metric_names import Metric as Named
 
-log = logging.getLogger(__name__)
+_READING = "Reading the live gauges"
 
 
 #: What API processes count themselves.
@@ -124,20 +125,31 @@ class LiveGauges(Collector):
         registry: gives the models, children and slots.
         waiting: returns how many requests wait for a model.
         limit: the cap, which is how many requests may wait for a model.
+        board: this process's troubles with Redis.
     """
 
     def __init__(
-        self, store: RequestStore, registry: Registry, waiting: Callable[[str], int], limit: int
+        self,
+        store: RequestStore,
+        registry: Registry,
+        waiting: Callable[[str], int],
+        limit: int,
+        board: Board,
     ) -> None:
         self._store, self._registry, self._waiting, self._limit = store, registry, waiting, limit
+        self._board = board
 
     def collect(self) -> Iterator[Metric]:
         """Read the gauges."""
         try:
             found = [*self._requests(), *self._requeued(), *self._children()]
         except RedisError as error:
-            log.warning("No live gauges, Redis can't be reached: %s", error)
+            self._board.note(_READING, error)
             found = []
+        else:
+            self._board.over(_READING)
+        kinds = self._board.kinds
+        yield _gauge(names.STORE_TROUBLE, [([kind.value], kind in kinds) for kind in Kind])
         yield _gauge(names.STORE_UP, [([], bool(found))])
         yield from found
 
@@ -151,6 +163,7 @@ class LiveGauges(Collector):
     def _requeued(self) -> Iterator[Metric]:
         found = self._store.num_requeued()
         yield _counter(names.REQUEUED, [([why], found.get(why, 0)) for why in names.REQUEUE_REASONS])
+        yield _counter(names.DEAD_LETTERS, [([], self._store.num_dead_letters())])
 
     def _children(self) -> Iterator[Metric]:
         children = list(_present(self._registry.children()).items())

@@ -37,6 +37,9 @@ CHILDREN = PREFIX + "children"
 MODELS = PREFIX + "models"
 #: Workers that ended because they could not go on, by the time their last words are forgotten (sorted set).
 LAST_WORDS = PREFIX + "last_words"
+#: Messages that no worker could read, newest first: JSON with ``queue``, ``why``, ``time`` and the
+#: beginning of the ``message`` (list).
+DEAD_LETTERS = PREFIX + "dead_letters"
 #: Channel that announces a free place in a queue; the payload is the model's name.
 FREED = PREFIX + "freed"
 
@@ -74,6 +77,11 @@ def child(child_id: str) -> str:
 def heartbeat(child_id: str) -> str:
     """One child's registration, with all fields (JSON with a time to live)."""
     return f"{PREFIX}heartbeat:{child_id}"
+
+
+def bell(queue: str) -> str:
+    """Holds a token when a queue may have messages (list)."""
+    return f"{PREFIX}bell:{queue}"
 
 
 def last_words(worker: str) -> str:

@@ -28,7 +28,8 @@ class Child:
     ``id`` is ``worker/pid``; ``worker`` is Celery's node name. ``index`` is the child's number, which a dead
     child's replacement takes over. ``work`` counts what the engines of all children with this number have
     done. ``kernels`` says which kernels of llama.cpp compute, and with how many threads. Children with the
-    same ``fingerprint`` compute alike.
+    same ``fingerprint`` compute alike. ``trouble`` says what Redis refuses to the child or its worker; empty:
+    nothing.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Child:
     index: int = 0
     kernels: str = ""
     fingerprint: str = ""
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

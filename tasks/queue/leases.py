@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,6 +11,7 @@ from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 from kombu.utils.uuid import uuid
+from redis import RedisError
 
 from tasks.contract.redis_names import LEASES, PREFIX, UNACKED
 
@@ -45,6 +48,45 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
         with self.channel.conn_or_acquire() as client:
             self.channel.scripts.reserve(args=[*self._names, delivery_tag, entry], client=client)
 
+    def can_consume(self) -> bool:
+        """Whether a message may be taken now."""
+        return bool(self.channel.patience.may_try and super().can_consume())
+
+    def ack(self, delivery_tag: str) -> None:
+        """Acknowledge a message. If Redis refuses, its lease runs out, and then it is dropped: it is over."""
+        try:
+            with self._noted("Acknowledging messages"):
+                self._remove_from_indices(delivery_tag).execute()
+        finally:  # whatever Redis says, there is room for another message
+            virtual.QoS.ack(self, delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put a message back, or keep it for people if Celery can't read it; without Redis its lease ends."""
+        try:
+            with self._noted("Putting messages back"):
+                if requeue:
+                    self.restore_by_tag(delivery_tag)
+                else:
+                    self.bury(delivery_tag, "", "the worker could not run it; its log says why")
+        finally:
+            virtual.QoS.ack(self, delivery_tag)
+
+    def bury(self, tag: str, queue: str, why: str) -> None:
+        """Take a reserved message away that can't be read, and keep it for people."""
+        with self.channel.conn_or_acquire() as client:
+            self.channel.scripts.bury(args=[*self._names, tag, queue, why], client=client)
+        virtual.QoS.ack(self, tag)
+
+    @contextmanager
+    def _noted(self, what: str) -> Iterator[None]:
+        """Note on the board that Redis refuses something, or that it does no more."""
+        try:
+            yield
+        except RedisError as error:
+            self.channel.board.note(what, error)
+            raise
+        self.channel.board.over(what)
+
     def restore_by_tag(self, tag: Any, client: Redis | None = None, leftmost: bool = False) -> None:
         """Put a message back at the head of the queue, whatever ``leftmost`` says."""
         # A request is not to blame when its worker ends and hands it back.
@@ -65,7 +107,7 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
         # After Redis was away, all leases look overdue; live workers soon renew their leases.
         if monotonic() - self.channel.opened < lease / 2:
             return
-        with self.channel.conn_or_acquire() as client:
+        with self._noted("Looking for overdue leases"), self.channel.conn_or_acquire() as client:
             args = [self.unacked_index_key, lease, num or SWEEP_BATCH]
             for tag in self.channel.scripts.overdue(args=args, client=client):
                 self._requeue(client, tag.decode(), LOST_LEASE, lease)
@@ -75,9 +117,13 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
         if entry is None:
             client.zrem(self.unacked_index_key, tag)
             return
-        raw, exchange, routing_key = loads(entry)
-        queue, where = self.channel.place_of(raw, exchange, routing_key)
-        again = _redelivered(raw)
+        try:
+            raw, exchange, routing_key = loads(entry)
+            queue, where = self.channel.place_of(raw, exchange, routing_key)
+            again = _redelivered(raw)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            self.bury(tag, "", f"it can't be put back: {error!r}")
+            return
         args = [*self._names, tag, lease, where, dumps(again), tag_of(again), request_id(raw), queue, charge]
         self.channel.scripts.requeue(args=args, client=client)
 

@@ -6,6 +6,8 @@ It differs from kombu's in these points; what concerns a queue applies only to q
 - one script takes a message and leases it to its worker, by Redis's clock; soon after the worker's death it
   goes to another worker (``visibility_timeout`` is the lease; :mod:`tasks.worker.lease_renewal` renews it);
 - a message of a newer format than this code knows stays in its place, for a worker that knows it;
+- a message that can't be read is kept for people (``inference:dead_letters``), and the next is taken;
+- an error reply of Redis ends nothing: taking messages pauses, and the worker's consumer connects again;
 - a dropped connection puts no message back, since the children still run its task;
 - a message that is put back goes to the head of the queue, with a new delivery tag, so that a worker which
   lost its lease can't acknowledge the next delivery.
@@ -13,32 +15,39 @@ It differs from kombu's in these points; what concerns a queue applies only to q
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from queue import Empty
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import kombu
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps, loads
 from redis import ConnectionError as RedisConnectionError
-from redis import Redis, UnixDomainSocketConnection
+from redis import ReadOnlyError, Redis, RedisError, ResponseError, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from tasks.contract import versions
-from tasks.contract.redis_names import PREFIX
+from tasks.contract.redis_names import DEAD_LETTERS, PREFIX
 from tasks.contract.tolerant import warn_once
 from tasks.queue.errors import QueueFull
 from tasks.queue.leases import QoS, request_id
+from tasks.queue.patience import Patience
+from tasks.store.board import Board
 from tasks.store.requests import script_source
+from tasks.store.troubles import Kind, kind_of
 
 if TYPE_CHECKING:
     from redis.commands.core import Script
+
+logger = logging.getLogger(__name__)
 
 #: Only these queues are capped.
 QUEUE_PREFIX = "inference."
@@ -58,7 +67,13 @@ TRANSPORT_ALIASES.update(
 
 
 class Connection(kombu.Connection):  # type: ignore[misc]
-    """A connection that reconnects soon: kombu pauses for 2, 4, 6 … 30 s, but Redis restarts in one."""
+    """A connection that reconnects soon: kombu pauses for 2, 4, 6 … 30 s, but Redis restarts in one.
+
+    Attributes:
+        board: where its channels note their troubles.
+    """
+
+    board: Board | None = None
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Connect, with kombu's arguments but shorter pauses."""
@@ -97,6 +112,11 @@ class Scripts:
         return self._script("overdue")
 
     @cached_property
+    def bury(self) -> Script:
+        """Keep a leased message that can't be read for people."""
+        return self._script("bury")
+
+    @cached_property
     def requeue(self) -> Script:
         """Put a leased message back."""
         return self._script("requeue")
@@ -126,7 +146,10 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         # go on, and at their end acknowledge by tag, which works over any connection.
         self._redis = self._create_client()
         # Only the next command notices that the server has closed a pooled connection: repeat it once.
-        self._redis.set_retry(Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)))
+        # Likewise after a failover: over a new connection, the same address may lead to the new master.
+        self._redis.set_retry(Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError, ReadOnlyError)))
+        self.board = getattr(self.connection.client, "board", None) or Board()
+        self.patience = Patience(self.board, "Taking messages")
         self.scripts = Scripts(self._redis)
         #: When the channel was opened, in monotonic seconds.
         self.opened = monotonic()
@@ -180,7 +203,10 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         """Begin to consume, first the messages that already wait."""
         result = super().basic_consume(queue, *args, **kwargs)
         if self._has_bells:
-            self.scripts.ring(args=[queue])
+            try:
+                self.scripts.ring(args=[queue])
+            except ResponseError as error:
+                self.patience.note(error)
         return result
 
     @property
@@ -210,6 +236,9 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             return cast("bool", super()._brpop_read(**options))
         try:
             self.client.parse_response(self.client.connection, "BRPOP", **options)
+        except ResponseError as error:
+            if kind_of(error) is not Kind.UNBLOCKED:
+                self._pause(error)
         except self.connection_errors:
             self.client.connection.disconnect()
             raise
@@ -218,29 +247,71 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             self._flush_brpop_reauth()
         return self._take()
 
+    def _pause(self, error: ResponseError) -> NoReturn:
+        """Take nothing for a while, and over a new connection: there may be another master by then."""
+        self.patience.note(error)
+        self.client.connection.disconnect()
+        raise Empty
+
     def _take(self) -> bool:
         queues = [] if self._closing else self._queue_cycle.consume(len(self.active_queues))
         for queue in queues:
             args = [self.unacked_index_key, self.unacked_key, self.known_version]
-            text = self._taken_of(self.scripts.take(keys=self._lists(queue), args=args))
-            if text:
+            try:
+                reply = self.scripts.take(keys=self._lists(queue), args=args)
+            except ResponseError as error:
+                self._pause(error)
+            if text := self._taken_of(reply, queue):
                 self._queue_cycle.rotate(queue)
-                message = loads(text)
-                self.taken = message["properties"]["delivery_tag"]
-                self.connection._deliver(message, queue)
+                self._hand_on(text, queue)
                 return True
+        self.patience.over()
         raise Empty
 
-    def _taken_of(self, reply: Any) -> bytes | None:
-        """The message in the answer of ``take.lua``, if any; warns of one that was left for newer workers."""
+    def _taken_of(self, reply: Any, queue: str) -> bytes | None:
+        """The message in the answer of ``take.lua``, if any; warns of those that were left or buried."""
         if not isinstance(reply, list):
             return cast("bytes | None", reply)
-        text, passed, version = reply
-        warn_once(
-            f"Request {passed.decode()} has format version {version.decode()}, and this worker knows "
-            f"versions up to {self.known_version}: it stays in the queue for a worker of a newer release"
-        )
+        text, passed, version, num_buried = reply
+        if num_buried:
+            logger.error("%d messages in %s can't be read; %s keeps them", num_buried, queue, DEAD_LETTERS)
+        if passed:
+            warn_once(
+                f"Request {passed.decode()} has format version {version.decode()}, and this worker knows "
+                f"versions up to {self.known_version}: it stays in the queue for a worker of a newer release"
+            )
         return cast("bytes", text)
+
+    def _hand_on(self, text: bytes, queue: str) -> None:
+        """Have a leased message run; bury it if kombu or Celery can't read it."""
+        self.patience.over()
+        self.taken = ""
+        try:
+            message = loads(text)
+            self.taken = message["properties"]["delivery_tag"]
+            self.connection._deliver(message, queue)
+        except (RedisError, OSError):
+            raise
+        except Exception as error:
+            tag = self.taken or _tag_in(text)
+            logger.exception("a message in %s can't be read; it is kept in %s", queue, DEAD_LETTERS)
+            self.qos.bury(tag, queue, f"{type(error).__name__}: {error}")
+
+    def _deliver_fanout_message(self, message: Any, exchange: str) -> bool:
+        """Hand on a message for all workers, or drop it: anybody who may publish can send anything."""
+        try:
+            return cast("bool", super()._deliver_fanout_message(message, exchange))
+        except (RedisError, OSError):
+            raise
+        except Exception:
+            logger.exception("a message to all workers can't be read and is dropped")
+            raise Empty from None
+
+
+def _tag_in(text: bytes) -> str:
+    """The delivery tag of a message that the scripts can read and Python can't."""
+    found = re.search(rb'"delivery_tag"\s*:\s*"([^"]*)"', text)
+    return found[1].decode(errors="replace") if found else ""
 
 
 class SocketChannel(Channel):
@@ -282,11 +353,16 @@ class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[mis
         return client.connection_pool
 
 
+#: An error reply where a connection begins is no reason to end: Celery connects again after any of these.
+_CONNECTION_ERRORS = (*kombu_redis.Transport.connection_errors, RedisError)
+
+
 class Transport(kombu_redis.Transport):  # type: ignore[misc]
     """The transport to one Redis; the module's text describes it."""
 
     Channel = Channel
     supports_batch_publish = False
+    connection_errors = _CONNECTION_ERRORS
 
 
 class SocketTransport(Transport):
@@ -300,3 +376,4 @@ class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
 
     Channel = SentinelChannel
     supports_batch_publish = False
+    connection_errors = _CONNECTION_ERRORS

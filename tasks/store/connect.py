@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlencode
 
-from redis import Connection, Redis, SSLConnection, UnixDomainSocketConnection
+from redis import Connection, Redis, SSLConnection, UnixDomainSocketConnection, exceptions
 from redis.sentinel import Sentinel
 
 from tasks.contract.redis_place import RedisPlace
@@ -14,11 +15,34 @@ from tasks.store.pool import Pool
 
 #: Seconds to wait for Redis's answer to a command, and for a connection to it.
 COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S = 3.0, 2.0
+#: Seconds of silence on a connection before the system asks whether the other end is still there, between
+#: two such questions, and how many of them may stay without an answer.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 3, 1, 3
+#: Seconds that sent data may stay unacknowledged: the system would send it again for a quarter of an hour.
+UNACKNOWLEDGED_S = 6
+#: Seconds of silence on a pooled connection before a PING precedes its next command: long, since a dead one
+#: is closed by the system meanwhile, and a PING costs a round trip.
+HEALTH_CHECK_S = 10
+#: Seconds between kombu's PINGs on its pub/sub connection; it also drops a connection whose BRPOP is overdue
+#: by as much.
+CONSUMER_HEALTH_CHECK_S = 2
 #: The same as options of redis-py; kombu takes them, too.
 TIMEOUTS: dict[str, Any] = {
     "socket_timeout": COMMAND_TIMEOUT_S,
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
     "socket_keepalive": True,
+    "socket_keepalive_options": {
+        socket.TCP_KEEPIDLE: KEEPALIVE_IDLE_S,
+        socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_S,
+        socket.TCP_KEEPCNT: KEEPALIVE_PROBES,
+        socket.TCP_USER_TIMEOUT: UNACKNOWLEDGED_S * 1000,
+    },
+    "health_check_interval": HEALTH_CHECK_S,
+}
+#: Errors after which a command is repeated over a new connection, as often as the client's ``retry`` says. A
+#: replica's refusal is among them: after a failover, the same address may lead to the new master.
+REPEATED: dict[str, Any] = {
+    "retry_on_error": [exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError]
 }
 _CONNECTIONS = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 
@@ -53,7 +77,7 @@ def connect(redis_url: str, max_connections: int = 32, free_timeout_s: float = 2
         options: options of redis-py, which override :data:`TIMEOUTS` and the URL's.
     """
     place = RedisPlace.parse(redis_url)
-    options = TIMEOUTS | dict(place.options) | options
+    options = TIMEOUTS | REPEATED | dict(place.options) | options
     if place.kind == "sentinel":
         return _by_sentinel(place, options)
     bounds = {"max_connections": max_connections, "timeout": free_timeout_s}

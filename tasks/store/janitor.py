@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tasks.contract import redis_names
 from tasks.store.requests import script_source
@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 GRACE_S = 5.0
 #: Most requests looked at in one round.
 BATCH = 200
+#: How often a request may be found lost in a row, without getting any further, before it fails.
+MAX_LOSSES = 5
 
 
 class Janitor:
@@ -26,15 +28,28 @@ class Janitor:
     list. Our own operations lose none, because each is one script.
     """
 
-    def __init__(self, redis: Redis, grace_s: float = GRACE_S) -> None:
-        """``grace_s`` bounds the cost: each request is looked at once in so many seconds."""
-        self._grace_s = grace_s
+    def __init__(self, redis: Redis, result_ttl_s: int = 3600, grace_s: float = GRACE_S) -> None:
+        """Make a janitor.
+
+        Args:
+            redis: a client with ``decode_responses=False``.
+            result_ttl_s: seconds that the record and log of a request that it gives up are kept.
+            grace_s: bounds the cost: each request is looked at once in so many seconds.
+        """
+        self._grace_s, self._ttl = grace_s, result_ttl_s
         self._tidy = redis.register_script(script_source("janitor"))
 
     def tidy(self) -> list[str]:
         """Do one round; return the ids of the requests queued again. Raises ``redis.RedisError``."""
-        ids = cast("list[bytes]", self._tidy(args=[redis_names.UNACKED, self._grace_s, BATCH]))
-        found = [request_id.decode() for request_id in ids]
+        args: list[Any] = [redis_names.UNACKED, self._grace_s, BATCH, MAX_LOSSES, self._ttl]
+        found, ended = (
+            [request_id.decode() for request_id in ids]
+            for ids in cast("list[list[bytes]]", self._tidy(args=args))
+        )
         if found:
             logger.warning("%d requests had lost their messages and are queued again: %s", len(found), found)
+        if ended:
+            logger.error(
+                "%d requests lost their messages again and again and have failed: %s", len(ended), ended
+            )
         return found

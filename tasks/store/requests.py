@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from redis import Redis
     from redis.commands.core import Script
 
-#: Scripts that accept new requests.
-ACCEPTING = ("submit", "push")
+#: Scripts that accept new requests, and the one that asks whether they may.
+ACCEPTING = ("submit", "push", "probe")
 #: Most finished requests looked at when some are to be forgotten.
 FORGET_BATCH = 1000
 
@@ -136,6 +136,10 @@ class RequestStore:
         """How often requests were put back into the queue, by reason; reasons without any are missing."""
         found = cast("dict[bytes, bytes]", self.redis.hgetall(redis_names.REQUEUED))
         return {reason.decode(): int(number) for reason, number in found.items()}
+
+    def num_dead_letters(self) -> int:
+        """How many messages no worker could read, since the store began."""
+        return int(cast("bytes | None", self.redis.hget(redis_names.TOTALS, "dead_letters")) or 0)
 
     def deaths(self, request_id: str) -> float:
         """How often in a row a request's child died while the request got no further.

@@ -36,6 +36,11 @@ class Kind(StrEnum):
         """Whether it lasts until somebody changes something."""
         return self in (Kind.NO_PERMISSION, Kind.WRONG_PASSWORD, Kind.WRONG_TYPE, Kind.OTHER)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether Redis has no room for a new request, and answers otherwise."""
+        return self in (Kind.FULL, Kind.NO_SPACE)
+
 
 #: The kind of each code with which Redis begins an error reply.
 _KINDS = {

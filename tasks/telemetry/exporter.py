@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from celery import bootsteps
@@ -13,7 +13,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from tasks.telemetry.metric_names import ROUND_TRIP, WORKER_COUNTERS, WORKER_HISTOGRAMS, WORKER_SLOTS, Metric
+from tasks.store.troubles import Kind
+from tasks.telemetry.metric_names import (
+    ROUND_TRIP,
+    STORE_TROUBLE,
+    WORKER_COUNTERS,
+    WORKER_HISTOGRAMS,
+    WORKER_SLOTS,
+    Metric,
+)
 from tasks.telemetry.tally import Distribution, Tally
 
 logger = logging.getLogger(__name__)
@@ -30,10 +38,19 @@ class WorkerFigures(Collector):
         total: adds up what the children have counted.
         slots: number of slots of all children.
         busy: counts the slots that are taken now.
+        troubles: the kinds of what Redis refuses to the worker now.
     """
 
-    def __init__(self, model: str, total: Callable[[], Tally], slots: int, busy: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        model: str,
+        total: Callable[[], Tally],
+        slots: int,
+        busy: Callable[[], int],
+        troubles: Callable[[], Collection[Kind]] = tuple,
+    ) -> None:
         self._model, self._total, self._slots, self._busy = model, total, slots, busy
+        self._troubles = troubles
 
     def collect(self) -> Iterator[Family]:
         """Read the metrics."""
@@ -44,6 +61,14 @@ class WorkerFigures(Collector):
             label = word if metric is ROUND_TRIP else self._model
             yield _histogram(metric, label, tally.distribution(word))
         yield self._slot_gauge()
+        yield self._trouble_gauge()
+
+    def _trouble_gauge(self) -> Family:
+        now = self._troubles()
+        gauge = GaugeMetricFamily(STORE_TROUBLE.name, STORE_TROUBLE.text, labels=STORE_TROUBLE.labels)
+        for kind in Kind:
+            gauge.add_metric([kind.value], float(kind in now))
+        return gauge
 
     def _slot_gauge(self) -> Family:
         busy = min(self._busy(), self._slots)
@@ -107,4 +132,5 @@ def _figures(worker: Any) -> WorkerFigures:
         total=lambda: app.tallies.total(slots),  # there are no more children than slots
         slots=slots,
         busy=lambda: len(state.active_requests),
+        troubles=lambda: app.board.kinds,
     )

@@ -101,11 +101,17 @@ REQUEUED = Metric(
 )
 #: Why requests were put back; the scripts in ``tasks/store/scripts`` count by these names.
 REQUEUE_REASONS = ("lease_lost", "child_died", "handed_back", "found_by_janitor")
+DEAD_LETTERS = Metric("inference_dead_letters_total", "Messages in the queues that no worker could read.", ())
 ENGINE_WORK = Metric(
     "inference_engine_work_total", "What a child's engine has done.", ("model", "worker", "child", "what")
 )
 
 # ---- Redis, on both: the API pings, the workers write ------------------------------------------------
+
+#: A gauge of the process that answers; the kinds are those of :mod:`tasks.store.troubles`.
+STORE_TROUBLE = Metric(
+    "inference_store_trouble", "1 while Redis refuses something to this process, by what is wrong.", ("kind",)
+)
 
 ROUND_TRIP = Metric(
     "inference_redis_round_trip_seconds", "From a command to its answer.", ("command",), _TRIP

@@ -30,7 +30,9 @@ from tasks.engine.llama.model import Model
 from tasks.engine.loop import Engine, EngineOptions
 from tasks.engine.prompt import PromptBuilder, PromptError
 from tasks.engine.sequence import Job
+from tasks.store.board import Board
 from tasks.store.connect import connect
+from tasks.store.foreign_keys import foreign_keys
 from tasks.store.requests import RequestStore
 from tasks.telemetry.tally import Tally
 from tasks.telemetry.work_counter import WorkCounter
@@ -38,7 +40,7 @@ from tasks.worker.attempt import Attempt
 from tasks.worker.attempt_log import attempt_observers
 from tasks.worker.attempt_store import Append, AttemptStore, SuspectError, new_fence
 from tasks.worker.deliver import Deliverer
-from tasks.worker.heartbeat import Heartbeat
+from tasks.worker.heartbeat import Heartbeat, Signs
 from tasks.worker.liveness.preparing import NotWantedError, Preparing
 from tasks.worker.liveness.pulse import Pulse
 
@@ -50,13 +52,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: A command that Redis doesn't answer is repeated for a few seconds; all our commands may be repeated.
-_REPEATING: dict[str, Any] = {
-    "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5),
-    "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
-}
+_REPEATING: dict[str, Any] = {"retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=5)}
 
 #: Seconds between two looks whether a suspect that waits for its turn is over.
 PROBE_S = 0.25
+_CLAIMING = "Beginning a request"
 #: Seconds until a request of a newer format goes back to its queue. Its message did not give the format, or
 #: it would have stayed there. Without this pause, this worker would take it again and again.
 NEWER_PAUSE_S = 2.0
@@ -80,6 +80,7 @@ class Share:
         on_stage: notes for the parent what the child is doing.
         on_beat: notes for the parent that the child gets on.
         chat_template: text of the chat template; ``None``: the model's own.
+        parents_troubles: what Redis refuses to the parent, which the child tells everybody; empty: nothing.
     """
 
     worker: str
@@ -91,6 +92,7 @@ class Share:
     on_stage: Callable[[str], None] = lambda _: None
     on_beat: Callable[[], None] = lambda: None
     chat_template: str | None = None
+    parents_troubles: Callable[[], str] = str
 
 
 class WorkerChild:
@@ -99,12 +101,13 @@ class WorkerChild:
     def __init__(self, settings: WorkerSettings, model: Model, share: Share) -> None:
         """Build the child without starting anything."""
         self._settings, self._leaving, self._probing = settings, Flag(), Lock()
-        self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
+        self._backoff = ExponentialBackoff(cap=2.0, base=0.05)
         client = connect(settings.redis_url, **_REPEATING)
+        self._board = board = Board(partial(foreign_keys, client))
         self._store = RequestStore(client, settings.result_ttl)
         self._attempts = AttemptStore(client, settings.result_ttl)
         on_append = partial(share.tally.observe, "append")
-        self._deliverer = Deliverer(self._attempts, settings.stream_interval, on_append)
+        self._deliverer = Deliverer(self._attempts, settings.stream_interval, on_append, board)
         self._observers, self._work = attempt_observers(settings), WorkCounter(share.tally)
         self._card = _card(settings, model, share)
         self._prompts = PromptBuilder(model, self._card.n_ctx, share.chat_template)
@@ -119,13 +122,8 @@ class WorkerChild:
         )
         options = self._options(share)
         self._engine = Engine(make_context, self._deliverer.put, share.threads, self._work, options)
-        self._heart = Heartbeat(
-            client,
-            self._card,
-            model.path,
-            busy=lambda: min(share.slots, self._engine.num_running + len(self._preparing)),
-            work=lambda: self._work.counts,
-        )
+        signs = Signs(self._num_busy, lambda: self._work.counts, share.parents_troubles)
+        self._heart = Heartbeat(client, self._card, model.path, signs, board)
         self._pulse = Pulse(share.on_beat, self._gets_on)
 
     def _options(self, share: Share) -> EngineOptions:
@@ -235,6 +233,9 @@ class WorkerChild:
             return True
         return False
 
+    def _num_busy(self) -> int:
+        return min(self._card.slots, self._engine.num_running + len(self._preparing))
+
     def _gets_on(self) -> bool:
         """Whether nothing hangs: neither a step nor a prompt that is being made into tokens."""
         return monotonic() < self._engine.due and self._preparing.gets_on()
@@ -245,10 +246,13 @@ class WorkerChild:
             if self._leaving.is_set():
                 break
             try:
-                return action()
+                found = action()
             except redis.RedisError as error:
-                logger.warning("Redis is away, trying again: %s", error)
+                self._board.note(_CLAIMING, error)
                 self._leaving.wait(self._backoff.compute(failures))
+            else:
+                self._board.over(_CLAIMING)
+                return found
         raise HandedBackError
 
     def _start(self, attempt: Attempt) -> None:

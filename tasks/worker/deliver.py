@@ -7,7 +7,6 @@ much as a write of one.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -18,11 +17,11 @@ from redis import RedisError
 from redis.backoff import ExponentialBackoff
 
 from tasks.engine.sequence import Delta, Ending
+from tasks.store.board import Board
 from tasks.worker.attempt import Attempt
 from tasks.worker.attempt_store import Append, AttemptStore
 
-logger = logging.getLogger(__name__)
-
+_DELIVERING = "Delivering tokens"
 #: A request that is not streamed is written after so many tokens or seconds, whichever comes first.
 SELDOM_TOKENS = 64
 SELDOM_S = 0.5
@@ -75,19 +74,21 @@ class Deliverer:
         store: AttemptStore,
         interval_s: float = 0.0,
         on_append: Callable[[float], None] = lambda _seconds: None,
+        board: Board | None = None,
     ) -> None:
         """``interval_s``: least seconds between two writes, unless something is urgent.
 
-        ``on_append`` is called with the seconds that each round trip to Redis took.
+        ``on_append`` is called with the seconds that each round trip to Redis took. ``board`` is where
+        its troubles with Redis are noted.
         """
         self._store = store
         self._interval_s, self._written_at, self._asked_at = interval_s, 0.0, 0.0
-        self._on_append = on_append
+        self._on_append, self._board = on_append, board or Board()
         self._stop: Callable[[str], None] = lambda _key: None
         self._steps: SimpleQueue[list[Delta] | None] = SimpleQueue()
         self._attempts: dict[str, Attempt] = {}
         self._pending: dict[str, _Pending] = {}
-        self._backoff = ExponentialBackoff(cap=1.0, base=0.05)
+        self._backoff = ExponentialBackoff(cap=2.0, base=0.05)
         self._thread = Thread(target=self._run, name="deliverer", daemon=True)
 
     def start(self, stop: Callable[[str], None]) -> None:
@@ -188,11 +189,11 @@ class Deliverer:
                 verdicts = self._store.append(items)
             except RedisError as error:
                 failures += 1
-                if failures == 1:
-                    logger.warning("Redis is away (%s); what is generated is kept until it is back", error)
-                # Steps go on arriving meanwhile and are delivered together afterwards.
+                # Steps go on arriving meanwhile; they are kept and delivered together afterwards.
+                self._board.note(_DELIVERING, error)
                 sleep(self._backoff.compute(failures))
             else:
+                self._board.over(_DELIVERING)
                 self._on_append(monotonic() - started)
                 return verdicts
 

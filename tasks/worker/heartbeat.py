@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event as Flag
@@ -15,33 +15,44 @@ from redis import Redis, RedisError
 
 from tasks.contract.status import Child
 from tasks.store import last_words
+from tasks.store.board import Board
 from tasks.store.registry import HEARTBEAT_S, Registry, ServedModel
 
 logger = logging.getLogger(__name__)
+
+_REGISTERING = "Registering a child"
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What changes of a child.
+
+    Attributes:
+        busy: says how many slots are in use.
+        work: says what the engine has done.
+        parents_troubles: says what Redis refuses to the parent; empty: nothing.
+    """
+
+    busy: Callable[[], int]
+    work: Callable[[], dict[str, int]]
+    parents_troubles: Callable[[], str] = str
 
 
 class Heartbeat:
     """A thread that registers a child; Redis being away is no reason to stop."""
 
-    def __init__(
-        self,
-        redis: Redis,
-        card: Child,
-        model: Path,
-        busy: Callable[[], int],
-        work: Callable[[], dict[str, int]],
-    ) -> None:
+    def __init__(self, redis: Redis, card: Child, model: Path, signs: Signs, board: Board) -> None:
         """Make a heartbeat without starting it.
 
         Args:
             redis: where to register.
             card: what the child registers, apart from what changes.
             model: its model's file.
-            busy: says how many slots are in use.
-            work: says what the engine has done.
+            signs: what changes.
+            board: what Redis refuses to the child.
         """
         self._redis, self._registry = redis, Registry(redis)
-        self._card, self._model, self._busy, self._work = card, model, busy, work
+        self._card, self._model, self._signs, self._board = card, model, signs, board
         self._closing = Flag()
         self._thread = Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -68,14 +79,16 @@ class Heartbeat:
         last_words.forget(self._redis, self._card.model)
 
     def _announce(self) -> None:
-        self._registry.announce(replace(self._card, busy=self._busy(), work=self._work()))
+        signs = self._signs
+        told = "; ".join(filter(None, (signs.parents_troubles(), self._board.text)))
+        self._registry.announce(replace(self._card, busy=signs.busy(), work=signs.work(), trouble=told))
 
-    @staticmethod
-    def _try(action: Callable[[], None]) -> None:
+    def _try(self, action: Callable[[], None]) -> None:
         try:
             action()
+            self._board.over(_REGISTERING)
         except RedisError as error:
-            logger.warning("could not renew this child's registration: %s", error)
+            self._board.note(_REGISTERING, error)
         except Exception:
             # If this thread ended, a working child would disappear from the registry.
             logger.exception("could not register")

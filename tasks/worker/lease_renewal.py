@@ -18,6 +18,7 @@ from tasks.store.requests import script_source
 
 logger = logging.getLogger(__name__)
 
+_RENEWING = "Renewing leases"
 #: Renewals during one lease: two may fail before it runs out.
 RENEWALS_PER_LEASE = 3
 
@@ -34,6 +35,7 @@ class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         self._interval = worker.app.settings.lease / RENEWALS_PER_LEASE
+        self._board = worker.app.board
         self._timer = Timer()  # a daemon: it ends with the process, after the drain
 
     def start(self, worker: Any) -> None:
@@ -57,8 +59,9 @@ class Leases(bootsteps.StartStopStep):  # type: ignore[misc]
         try:
             num_held = int(self._renew(args=[UNACKED_OPTIONS["unacked_index_key"], *tags]))
         except RedisError as exc:
-            logger.warning("Could not renew %d leases, will try again: %s", len(tags), exc)
+            self._board.note(_RENEWING, exc)
         else:
+            self._board.over(_RENEWING)
             if num_held < len(tags):
                 logger.warning("%d of %d leases were lost to another worker", len(tags) - num_held, len(tags))
 

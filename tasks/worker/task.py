@@ -28,6 +28,7 @@ from tasks.memory_need import HeaderFacts, Need
 from tasks.settings import WorkerSettings
 from tasks.telemetry import logs
 from tasks.worker.child import HandedBackError, Share, WorkerChild
+from tasks.worker.consumer.cancellable import CancellableRequest
 from tasks.worker.drain import HAND_BACK
 from tasks.worker.ending.diagnosis import Circumstances, explain_refusal
 from tasks.worker.ending.give_up import refuse_to_start
@@ -108,18 +109,17 @@ class ProcessEngine:
             tally.add("restarts")
         tally.add("starts")
         threads, step_costs = self._cores.member(index), current_app.step_costs
-        on_stage = partial(current_app.stages.note, index)
-        on_beat = partial(current_app.pulses.beat, index)
         return Share(
-            self._worker,
-            index,
-            self._slots,
-            threads,
-            tally,
-            step_costs,
-            on_stage,
-            on_beat,
-            self._chat_template,
+            worker=self._worker,
+            index=index,
+            slots=self._slots,
+            threads=threads,
+            tally=tally,
+            step_costs=step_costs,
+            on_stage=partial(current_app.stages.note, index),
+            on_beat=partial(current_app.pulses.beat, index),
+            chat_template=self._chat_template,
+            parents_troubles=lambda: current_app.parents_troubles.read().decode(errors="replace"),
         )
 
     @property
@@ -168,12 +168,14 @@ def _model_path(settings: WorkerSettings) -> Path:
 _engine = ProcessEngine()
 
 
-@shared_task(name=TASK_NAME)
-def generate(request_id: str, *_: Any, **__: Any) -> None:
+@shared_task(name=TASK_NAME, Request=CancellableRequest)
+def generate(request_id: str = "", *_: Any, **__: Any) -> None:
     """Generate the answer to a request; its tokens go to the request's log.
 
-    Arguments that a newer release may add are dropped.
+    Arguments that a newer release may add are dropped. A message without an id is kept for people.
     """
+    if not isinstance(request_id, str) or not request_id:
+        raise Reject(f"this is no request's id: {request_id!r:.80}", requeue=False)
     try:
         with logs.bound(id=request_id):
             _started().run(request_id)

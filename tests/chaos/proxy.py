@@ -1,4 +1,4 @@
-"""A TCP proxy in the test's process that cuts connections, and delays or holds their data."""
+"""A TCP proxy in the test's process that cuts connections, and delays, holds or swallows their data."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 #: ``SO_LINGER`` with a time of 0: closing sends a reset.
 _RESET = struct.pack("ii", 1, 0)
+
+
+class Way(Enum):
+    """A direction of data."""
+
+    TO_SERVER = "to the server"
+    TO_CLIENT = "to the client"
 
 
 class Proxy:
@@ -30,6 +38,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._flows = asyncio.Event()
         self._refuses = False
+        self._swallowed: tuple[Collection[Way], Collection[int] | None] = (), None
         self.delay_s, self.num_cut = 0.0, 0
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -40,6 +49,11 @@ class Proxy:
     def num_connections(self) -> int:
         """Connections open now."""
         return len(self._links)
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports by which the server knows the connections that are open now."""
+        return list(map(_port, list(self._links.values())))
 
     def cut_all(self) -> int:
         """Break every connection, and return how many there were."""
@@ -53,14 +67,21 @@ class Proxy:
         """Hold all data: connections stay open, new ones are accepted, but neither side gets anything."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
+    def swallow(self, ways: Iterable[Way] = tuple(Way), only: Collection[int] | None = None) -> None:
+        """Drop all data in these directions, without a sign; what is dropped never arrives.
+
+        ``only``: of the connections with these :attr:`ports`, not of new ones; default: of all.
+        """
+        self._swallowed = frozenset(ways), only
+
     def refuse(self) -> None:
         """Break every connection now, and every new one at once."""
         self._refuses = True
         self.cut_all()
 
     def release(self) -> None:
-        """Forward again, without delay; held data arrives."""
-        self._refuses, self.delay_s = False, 0.0
+        """Forward again, without delay; held data arrives, swallowed data is lost."""
+        self._refuses, self.delay_s, self._swallowed = False, 0.0, ((), None)
         self._loop.call_soon_threadsafe(self._flows.set)
 
     def close(self) -> None:
@@ -106,19 +127,34 @@ class Proxy:
             return
         self._links[near] = far
         try:
-            await asyncio.gather(self._pump(reader, far), self._pump(far_reader, near))
+            port = _port(far)
+            await asyncio.gather(
+                self._pump(reader, far, Way.TO_SERVER, port),
+                self._pump(far_reader, near, Way.TO_CLIENT, port),
+            )
+        except asyncio.CancelledError:  # the proxy closes
+            return
         finally:
             self._links.pop(near, None)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way, port: int
+    ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
                 await self._flows.wait()
+                ways, only = self._swallowed
+                if way in ways and (only is None or port in only):
+                    continue
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
                 writer.write(data)
                 await writer.drain()
         writer.close()
+
+
+def _port(far: asyncio.StreamWriter) -> int:
+    return int(far.get_extra_info("sockname")[1])
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

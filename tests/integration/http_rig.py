@@ -116,7 +116,7 @@ class ScriptedWorker:
         self._attempts = AttemptStore(self._redis)
         self._take = self._redis.register_script(script_source("take"))
         self.held: dict[str, tuple[Attempt, int]] = {}
-        self.is_paused = False
+        self.is_paused, self.trouble = False, ""
         self._is_idle, self._stopped = threading.Event(), threading.Event()
         self._announced = float("-inf")
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -191,7 +191,7 @@ class ScriptedWorker:
     def _announce(self) -> None:
         if time.monotonic() - self._announced > HEARTBEAT_S:
             self._announced = time.monotonic()
-            self._registry.announce(replace(CHILD, busy=len(self.held)))
+            self._registry.announce(replace(CHILD, busy=len(self.held), trouble=self.trouble))
 
     def _run_one(self, request_id: str) -> None:
         claim = self._attempts.claim(request_id, "w/1", 3)

@@ -40,6 +40,10 @@ class Rig:
         for name in names:
             self.app.send_task("hold", args=[name], task_id=name, queue=QUEUE)
 
+    def say(self, name: str) -> None:
+        """Start a task that ends at once."""
+        self.app.send_task("say", args=[name], task_id=name, queue=QUEUE)
+
     def let_go(self, *names: str) -> None:
         for name in names:
             self.redis.rpush(f"go:{name}", 1)
@@ -82,6 +86,18 @@ def worker(
     url: str, redis: Redis, log: Path, *args: str, app_module: str = "pool_app", **settings: str
 ) -> Iterator[Rig]:
     """A worker that is ready; it ends with the block. With another ``app_module`` it may still start."""
+    with starting_worker(url, redis, log, *args, app_module=app_module, **settings) as rig:
+        if app_module == "pool_app":
+            wait_until(lambda: b"ready." in log.read_bytes() or rig.process.poll() is not None, timeout=30)
+            assert rig.process.poll() is None, log.read_text()
+        yield rig
+
+
+@contextmanager
+def starting_worker(
+    url: str, redis: Redis, log: Path, *args: str, app_module: str = "pool_app", **settings: str
+) -> Iterator[Rig]:
+    """A worker that may still start; it ends with the block."""
     environ = {
         **os.environ,
         "INFERENCE_REDIS_URL": url,
@@ -96,11 +112,9 @@ def worker(
     quick = ["--without-mingle", "--without-gossip", "--loglevel=INFO"]
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *quick, *args], env=environ, stdout=out, stderr=out)
-    app = create_app(BrokerSettings(redis_url=url, model_name="m", queue_limit=1000))
+    publishers_url = settings.get("TEST_REDIS_URL", url)
+    app = create_app(BrokerSettings(redis_url=publishers_url, model_name="m", queue_limit=1000))
     try:
-        if app_module == "pool_app":
-            wait_until(lambda: b"ready." in log.read_bytes() or process.poll() is not None, timeout=30)
-            assert process.poll() is None, log.read_text()
         yield Rig(redis, app, process, log)
     finally:
         process.kill()

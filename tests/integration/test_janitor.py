@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from tasks.contract import redis_names
-from tasks.contract.messages import State
-from tasks.store.janitor import BATCH, Janitor
+from tasks.contract.messages import ErrorCode, State
+from tasks.store.janitor import BATCH, MAX_LOSSES, Janitor
 from tests.integration.life import LIST, SUCCEEDED, Life
 
 pytestmark = pytest.mark.integration
@@ -120,10 +120,45 @@ def test_several_at_once_queue_it_once(life: Life) -> None:
 
 def test_what_is_lost_again_and_again_ends(life: Life) -> None:
     lose(life)
-    while life.state("r") is not State.FAILED:
-        life.janitor.tidy()
+    num_found = 0
+    while found := life.janitor.tidy():
+        num_found += len(found)
         taken = life.take()
         assert taken is not None
         life.claim("r")
         life.acknowledge(taken)
-    assert life.record("r").attempt == 12
+    assert num_found == MAX_LOSSES
+    assert life.state("r") is State.FAILED
+    failure = life.end("r").error
+    assert failure is not None
+    assert failure.code is ErrorCode.ATTEMPTS_EXHAUSTED
+    assert "lost 5 times" in failure.message
+
+
+def test_what_is_discarded_unclaimed_again_and_again_ends(life: Life) -> None:
+    """As when a worker takes each message and acknowledges it, without asking for the request."""
+    life.accept("r")
+    while life.state("r") is not State.FAILED:
+        taken = life.take()
+        assert taken is not None
+        life.acknowledge(taken)
+        life.janitor.tidy()
+    assert life.waiting() == life.reserved() == []
+    assert life.record("r").attempt == 0
+
+
+def test_progress_forgets_earlier_losses(life: Life) -> None:
+    lose(life)
+    for seq in range(1, 3 * MAX_LOSSES):
+        assert life.janitor.tidy() == ["r"]
+        taken, claim = life.run_next()
+        assert life.append(claim, seq)
+        life.acknowledge(taken)
+
+
+def test_a_foreign_key_in_a_records_place_stops_nothing_else(life: Life, redis: Redis) -> None:
+    life.accept("foreign", "r")
+    redis.set(redis_names.record("foreign"), "not ours")
+    redis.delete(LIST)
+    assert life.janitor.tidy() == ["r"]
+    assert life.waiting() == ["r"]

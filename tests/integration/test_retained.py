@@ -205,7 +205,8 @@ def test_an_api_process_keeps_the_bound(life: Life, redis: Redis, valkey_url: st
 
 
 def test_the_embedded_one_is_bounded_and_evicts_nothing(tmp_path: Path) -> None:
-    conf, url = valkey.configure(tmp_path, valkey.memory_limit(700))
+    conf, place = valkey.configure(tmp_path, valkey.memory_limit(700))
+    url = valkey.url_of(place)
     with subprocess.Popen([str(valkey.binary()), str(conf)], stdout=subprocess.DEVNULL) as server:
         try:
             wait_until(valkey.answers(url))

@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from tasks.contract import redis_names
 from tasks.contract.messages import ErrorCode, State
 from tasks.settings import WorkerSettings
+from tasks.store.board import Board
 from tasks.worker.attempt import Attempt
 from tasks.worker.child import HandedBackError, WorkerChild
 from tasks.worker.deliver import Deliverer
@@ -34,7 +35,7 @@ class Child(WorkerChild):
         self.id = "child"
         self._probing, self._leaving = Lock(), Event()
         self._backoff = cast("Any", NoBackoff())
-        self._observers, self._deliverer = (), Deliverer(life.attempts)
+        self._observers, self._deliverer, self._board = (), Deliverer(life.attempts), Board()
         self.started: Queue[Attempt] = Queue()
 
     def _start(self, attempt: Attempt) -> None:

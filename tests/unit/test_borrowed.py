@@ -15,6 +15,9 @@ from billiard import pool as billiard_pool
 from billiard import process as billiard_process
 from celery.app.amqp import AMQP
 from celery.concurrency import ALIASES, asynpool, prefork
+from celery.utils import threads as celery_threads
+from celery.worker import consumer as celery_consumer
+from celery.worker import control as celery_control
 from celery.worker import request as celery_request
 from gunicorn import util as gunicorn_util
 from gunicorn.http import errors as gunicorn_errors
@@ -36,12 +39,14 @@ BORROWED: dict[str, dict[Any, tuple[str, ...]]] = {
     "tasks/queue": {
         kombu_redis.Channel: (
             "_brpop_read", "_brpop_sent_at", "_brpop_start", "_closing", "_create_client",
-            "_connparams", "_flush_brpop_reauth", "_get_message_priority", "_in_poll", "_lookup", "_put",
+            "_connparams", "_deliver_fanout_message", "_flush_brpop_reauth",
+            "_get_message_priority", "_in_poll", "_lookup", "_put",
             "_q_for_pri", "_queue_cycle",
         ),
         kombu_redis.SentinelChannel: (
             "_async_sentinel_manager", "_sentinel_manager", "_sentinel_managed_pool",
         ),
+        kombu_redis.QoS: ("_remove_from_indices",),
         virtual.Transport: ("_deliver",),
         virtual.QoS: ("_delivered",),
         virtual.Message: ("_raw",),
@@ -67,8 +72,19 @@ UNDOCUMENTED: dict[Any, tuple[str, ...]] = {
     asynpool.Worker: ("wait_for_job", "prepare_result", "outq", "inqW_fd", "synqW_fd", "on_exit"),
     billiard_pool: ("ACK", "DEATH", "EX_FAILURE", "EX_OK", "READY", "RUN", "TASK", "MaybeEncodingError"),
     prefork.TaskPool: ("Pool", "uses_semaphore", "num_processes", "grow", "shrink", "did_start_ok"),
-    celery_request.Request: ("message", "delivery_info"),
-    kombu_redis.QoS: ("restore_by_tag", "restore_unacked", "restore_visible", "append"),
+    celery_consumer.Consumer: (
+        "ensure_connected", "on_connection_error_before_connected", "on_connection_error_after_connected",
+        "on_ready", "on_decode_error", "connection", "first_connection_attempt", "timer",
+    ),
+    celery_control: ("revoke", "revoke_by_stamped_headers", "add_consumer", "control_command"),
+    celery_request.Request: (
+        "message", "delivery_info", "terminate", "revoked", "on_timeout", "send_event", "stamps",
+    ),
+    celery_threads: ("bound_open_broker_sockets",),
+    kombu_redis.QoS: (
+        "restore_by_tag", "restore_unacked", "restore_visible", "append", "ack", "reject", "can_consume",
+    ),
+    kombu_redis.Transport: ("connection_errors",),
     kombu_redis.Channel: ("active_queues", "priority_steps", "do_restore", "conn_or_acquire"),
     ggevent.GeventWorker: ("timeout_ctx", "handle", "handle_request", "handle_exit", "worker_connections"),
     gunicorn_base.Worker: ("alive", "cfg", "init_process"),
@@ -76,7 +92,7 @@ UNDOCUMENTED: dict[Any, tuple[str, ...]] = {
     gunicorn_message.Message: ("body", "force_close"),
     gunicorn_util: ("write_error",),
     kombu_redis.SentinelChannel: ("connection_class",),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", BORROWED)

@@ -16,6 +16,7 @@ from service.telemetry.metrics import LiveGauges
 from service.telemetry.pages import Pages
 from service.telemetry.shared_metrics import SharedCounter, SharedHistogram, Totals
 from tasks.contract.status import Child
+from tasks.store.board import Board
 from tasks.store.registry import ServedModel
 from tasks.telemetry.metric_names import BETWEEN_TOKENS, REQUESTS
 
@@ -115,8 +116,11 @@ class Cluster:
     def num_requeued(self) -> dict[str, int]:
         return {"child_died": 3}
 
+    def num_dead_letters(self) -> int:
+        return 1
+
     def gauges(self) -> LiveGauges:
-        return LiveGauges(cast("Any", self), cast("Any", self), lambda _model: 5, 64)
+        return LiveGauges(cast("Any", self), cast("Any", self), lambda _model: 5, 64, Board())
 
 
 def child(pid: int, steps: int, index: int = 0) -> Child:
@@ -138,4 +142,7 @@ def test_every_reason_has_a_series():
 
 
 def test_without_redis_only_that_is_said():
-    assert samples(Cluster(is_away=True).gauges()) == {"inference_store_up": [({}, 0)]}
+    found = samples(Cluster(is_away=True).gauges())
+    assert set(found) == {"inference_store_up", "inference_store_trouble"}
+    assert found["inference_store_up"] == [({}, 0)]
+    assert [labels["kind"] for labels, value in found["inference_store_trouble"] if value] == ["away"]

@@ -19,8 +19,7 @@ end
 for i = 2, #ARGV, 9 do
   local id, seq, body = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local key = record_of(id)
-  local r = redis.call('HMGET', key, 'attempt', 'state', 'watch', 'seq', 'first', 'fence', 'tokens',
-    'bytes')
+  local r = fields_of(id, 'attempt', 'state', 'watch', 'seq', 'first', 'fence', 'tokens', 'bytes')
   local is_mine = r[1] == ARGV[i + 1] and (ARGV[i + 8] == '' or r[6] == ARGV[i + 8])
   local is_written, is_next = tonumber(r[4] or 0) >= seq, tonumber(r[4] or 0) + 1 == seq
   local is_repeated = is_mine and body ~= '' and is_written

@@ -8,7 +8,7 @@
 -- {attempt, request, queue_ms, ms since creation, ms from creation to the first token or -1, seq, owner}.
 local id, child, max_deaths, ttl, fence = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local key, t = record_of(id), now()
-local r = redis.call('HMGET', key, 'state', 'attempt', 'request', 'created', 'claimed', 'first', 'seq', 'model',
+local r = fields_of(id, 'state', 'attempt', 'request', 'created', 'claimed', 'first', 'seq', 'model',
   'queue_timeout', 'deaths', 'time_limit', 'fence', 'v', 'owner')
 local state, attempt, created, limit = r[1], tonumber(r[2]), tonumber(r[4]), r[11]
 

@@ -3,12 +3,24 @@ local P = 'inference:'
 local function record_of(id) return P .. 'request:' .. id end
 local function log_of(id) return P .. 'log:' .. id end
 
+local function is_error(reply) return type(reply) == 'table' and reply.err ~= nil end
+
+local function is_foreign(reply) return is_error(reply) and string.find(reply.err, 'WRONGTYPE', 1, true) ~= nil end
+
+-- Fields of a request's record; none if a key of another type has its name.
+local function fields_of(id, ...)
+  local reply = redis.pcall('HMGET', P .. 'request:' .. id, ...)
+  if is_foreign(reply) then return {} end
+  if is_error(reply) then error(reply) end
+  return reply
+end
+
 -- Move the times of everything that is not over, but not beyond t.
 local function shift_times(seconds, t)
   local function moved(time) return string.format('%.6f', math.min(tonumber(time) + seconds, t)) end
   local fields = { 'created', 'claimed', 'first' }
   for _, id in ipairs(redis.call('ZRANGE', P .. 'active', 0, -1)) do
-    local r = redis.call('HMGET', record_of(id), unpack(fields))
+    local r = fields_of(id, unpack(fields))
     for i, field in ipairs(fields) do
       if r[i] then redis.call('HSET', record_of(id), field, moved(r[i])) end
     end
@@ -54,6 +66,14 @@ local function push(queue, list, message)
   ring(queue)
 end
 
+-- Keep a message that can't be read for people; the latest thousand are kept, of each the beginning.
+local function bury(queue, message, why)
+  redis.call('LPUSH', P .. 'dead_letters', cjson.encode({ queue = queue, why = why,
+    time = string.format('%.3f', now()), message = string.sub(message, 1, 10000) }))
+  redis.call('LTRIM', P .. 'dead_letters', 0, 999)
+  redis.call('HINCRBY', P .. 'totals', 'dead_letters', 1)
+end
+
 -- Append one event to the log, number it, and return it as JSON.
 -- body: the event's JSON without braces and number; end_json: '' unless it is the last event; tokens: number
 -- generated so far; bytes: what the log takes so far, as the record has it.
@@ -62,7 +82,9 @@ local function log_event(id, seq, body, end_json, tokens, bytes)
   local event = '{"s":' .. seq .. ',' .. body
   if end_json ~= '' then event = event .. ',"end":' .. end_json end
   event = event .. '}'
-  redis.call('XADD', log_of(id), seq .. '-0', 'e', event)
+  -- Where a key of another type has the log's name, the request must still end.
+  local reply = redis.pcall('XADD', log_of(id), seq .. '-0', 'e', event)
+  if is_error(reply) and not is_foreign(reply) then error(reply) end
   redis.call('HSET', record_of(id), 'seq', seq, 'tokens', tokens,
     'bytes', (tonumber(bytes) or 0) + #event + ENTRY_BYTES)
   return event

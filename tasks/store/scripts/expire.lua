@@ -3,7 +3,7 @@
 local t, n = now(), 0
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'deadlines', 0, t, 'LIMIT', 0, 100)) do
   local key = record_of(id)
-  local r = redis.call('HMGET', key, 'state', 'claimed', 'queue_timeout', 'created', 'time_limit')
+  local r = fields_of(id, 'state', 'claimed', 'queue_timeout', 'created', 'time_limit')
   redis.call('ZREM', P .. 'deadlines', id)
   if (r[1] == 'queued' or r[1] == 'running') and is_past(r[5], r[4], t) then
     unqueue(key)

@@ -9,11 +9,23 @@ if lease ~= '' then
   local t, since = now(), redis.call('ZSCORE', leases, tag)
   if not since or tonumber(since) > t - tonumber(lease) then return -1 end
 end
-redis.call('ZREM', leases, tag)
-if redis.call('HDEL', unacked, tag) == 0 then return -1 end
-local state = redis.call('HGET', record_of(id), 'state')
-if state and state ~= 'queued' and state ~= 'running' then return 0 end
+local function release()
+  redis.call('ZREM', leases, tag)
+  redis.call('HDEL', unacked, tag)
+end
+
+if redis.call('HEXISTS', unacked, tag) == 0 then
+  redis.call('ZREM', leases, tag)
+  return -1
+end
+local state = fields_of(id, 'state')[1]
+if state and state ~= 'queued' and state ~= 'running' then
+  release()
+  return 0
+end
+-- First the list: if that fails, the message is still reserved.
 redis.call('RPUSH', list, message)
+release()
 ring(queue)
 local lost = state == 'running' and tonumber(charge) > 0 and 'child_died' or 'handed_back'
 redis.call('HINCRBY', P .. 'requeued', lease ~= '' and 'lease_lost' or lost, 1)

@@ -13,7 +13,8 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'children', 0, -1)) do
   table.insert(children, redis.call('GET', P .. 'heartbeat:' .. id) or redis.call('GET', P .. 'child:' .. id) or nil)
 end
 for _, id in ipairs(redis.call('ZRANGE', P .. 'running', 0, -1)) do
-  table.insert(running, redis.call('HMGET', record_of(id), 'model', 'child'))
+  local r = fields_of(id, 'model', 'child')
+  table.insert(running, { r[1] or '', r[2] or '' })
 end
 local recent, owners = redis.call('LRANGE', P .. 'recent', 0, -1), {}
 for _, finished in ipairs(recent) do

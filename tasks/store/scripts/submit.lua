@@ -25,6 +25,8 @@ if taken then return taken end
 local full = refusal(KEYS, cap)
 if full then return { full } end
 
+-- First the list: a message without a record does nothing, but a record without a message waits for the janitor.
+push(KEYS[1], list, message)
 local key, t = record_of(id), now()
 local created = string.format('%.6f', t)
 redis.call('HSET', key, 'state', 'queued', 'request', ARGV[6], 'model', ARGV[7], 'watch', ARGV[8],
@@ -41,5 +43,4 @@ if name ~= '' then
 end
 redis.call('ZADD', P .. 'active', t, id)
 redis.call('ZADD', P .. 'deadlines', latest, id)
-push(KEYS[1], list, message)
 return { id, 1, 'queued', created }
