@@ -92,6 +92,7 @@ def build(settings: ApiSettings) -> Runtime:
     retry_times = RetryTimes(lambda model: rate.interval_s(model, catalog.slots(model)), settings.api_workers)
     metrics = Metrics(LiveGauges(store, registry, queue.waiting, settings.queue_limit, board))
     outcomes, refusals = OutcomeReader(redis, metrics.observe), Refusals(redis)
+    tasks = _housekeeping(settings, metrics, catalog, store, refusals)
     return Runtime(
         settings=settings,
         jobs=Jobs(store, queue, subscriber, waiting_room, settings.queue_timeout, retry_times, board),
@@ -102,10 +103,7 @@ def build(settings: ApiSettings) -> Runtime:
         refusals=refusals,
         loops=(
             # A loop for each, so that what Redis refuses to one of them stops no other.
-            *(
-                Loop(name, step, HOUSEKEEPING_S, board)
-                for name, step in _housekeeping(settings, metrics, catalog, store, refusals)
-            ),
+            *(Loop(name, step, HOUSEKEEPING_S, board) for name, step in tasks),
             Loop("Asking Redis for an answer", Pinger(redis, metrics.pinged, board).step, PING_S, board),
             Loop("Asking for the eviction policy", partial(warn_of_eviction, redis), EVICTION_S, board),
             Loop("Counting finished requests", outcomes.step, OUTCOME_PAUSE_S, board),
