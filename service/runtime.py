@@ -97,6 +97,7 @@ def build(settings: ApiSettings, share: Share | None = None) -> Runtime:
     gauges = LiveGauges(store, registry, queue.waiting, settings.queue_limit, board)
     metrics = Metrics(gauges, share or Share.alone())
     outcomes, refusals = OutcomeReader(redis, metrics.observe), Refusals(redis)
+    tasks = _housekeeping(settings, metrics, catalog, store, refusals)
     return Runtime(
         settings=settings,
         jobs=Jobs(store, queue, subscriber, waiting_room, settings.queue_timeout, retry_times, board),
@@ -107,10 +108,7 @@ def build(settings: ApiSettings, share: Share | None = None) -> Runtime:
         refusals=refusals,
         # A loop for each, so that what Redis refuses to one of them stops no other.
         loops=(
-            *(
-                Loop(name, step, HOUSEKEEPING_S, board)
-                for name, step in _housekeeping(settings, metrics, catalog, store, refusals)
-            ),
+            *(Loop(name, step, HOUSEKEEPING_S, board) for name, step in tasks),
             *_watching(redis, metrics, outcomes, board),
         ),
         board=board,
