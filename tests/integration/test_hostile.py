@@ -189,8 +189,10 @@ def _children(pid: int) -> list[int]:
 
 def test_without_room_for_connections_it_does_not_start(valkey_url: str) -> None:
     api = Api(valkey_url, max_files=(64, 100))
-    assert api.process.wait(30) == 1
-    api.http.close()
+    try:
+        assert api.process.wait(30) == 1
+    finally:
+        api.stop()
 
 
 # ---- who has gone ---------------------------------------------------------------------------------

@@ -84,8 +84,10 @@ def test_an_open_api_warns(valkey_url: str, worker: ScriptedWorker, tmp_path: Pa
 
 def test_keys_without_a_key_end_the_start(valkey_url: str) -> None:
     served = Api(valkey_url, api_keys="")
-    assert served.process.wait(30) != 0
-    served.http.close()
+    try:
+        assert served.process.wait(30) != 0
+    finally:
+        served.stop()
 
 
 # ---- web pages of other origins -------------------------------------------------------------------
