@@ -30,7 +30,7 @@ _TYPES = {
     redis_names.MODELS: "hash",
     redis_names.LAST_WORDS: "zset",
     redis_names.DEAD_LETTERS: "list",
-    redis_names.RESULTS: "zset",
+    redis_names.RESULTS: "list",
     redis_names.RESULTS_BYTES: "string",
     redis_names.CLOCK: "string",
 }
