@@ -87,15 +87,21 @@ class Pretended:
     redis: Redis
 
     def set(self, seconds: float) -> None:
+        self.set_record(seconds)
+        for index in (redis_names.ACTIVE, redis_names.LEASES, redis_names.RUNNING):
+            for member, _ in self.redis.zscan_iter(index):
+                self.redis.zincrby(index, -seconds, member)
+
+    def set_record(self, seconds: float) -> None:
+        """Only records and deadlines."""
         for request_id in self.redis.zrange(redis_names.ACTIVE, 0, -1):
             assert isinstance(request_id, bytes)
             name = redis_names.record(request_id.decode())
             for field in ("created", "claimed", "first"):
                 if self.redis.hexists(name, field):
                     self.redis.hincrbyfloat(name, field, -seconds)
-        for index in (redis_names.ACTIVE, redis_names.DEADLINES, redis_names.LEASES, redis_names.RUNNING):
-            for member, _ in self.redis.zscan_iter(index):
-                self.redis.zincrby(index, -seconds, member)
+        for member, _ in self.redis.zscan_iter(redis_names.DEADLINES):
+            self.redis.zincrby(redis_names.DEADLINES, -seconds, member)
         self.redis.incrbyfloat(redis_names.CLOCK, -seconds)
 
 
@@ -184,3 +190,13 @@ def test_what_came_while_nobody_looked_is_not_of_the_future(redis: Redis) -> Non
     assert 0 < deadline(life, "waits") <= 60
     assert 0 < deadline(life, "r") <= 501
     assert float(redis.zscore(redis_names.LEASES, taken.tag) or 0) <= redis.time()[0] + 1
+
+
+def test_a_key_of_another_type_hinders_nothing_else(redis: Redis) -> None:
+    life = Life(redis)
+    life.accept("r", queue_timeout_s=60.0)
+    redis.set(redis_names.LEASES, "of somebody else")
+    redis.set(redis_names.MODELS, "of somebody else")
+    Pretended(redis).set_record(HOUR_S)
+    assert life.store.expire_due() == 0
+    assert 0 < deadline(life, "r") <= 60

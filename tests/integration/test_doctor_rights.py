@@ -53,7 +53,7 @@ def allow(client: Redis, *rules: str) -> dict[str, Finding]:
 def test_every_command_of_the_scripts_is_checked() -> None:
     folder = files("tasks.store") / "scripts"
     texts = [each.read_text() for each in folder.iterdir() if each.name.endswith(".lua")]
-    used = {name for text in texts for name in re.findall(r"redis\.p?call\('([A-Z]+)'", text)}
+    used = {name for text in texts for name in re.findall(r"(?:redis\.p?call|found_by)\('([A-Z]+)'", text)}
     assert used <= set(USES)
 
 

@@ -15,6 +15,7 @@ from service.supervisor.programs import valkey
 from tasks.contract import redis_names
 from tasks.contract.messages import ChatMessage, End, ErrorCode, Failure, State
 from tasks.queue.submit import Key
+from tasks.store.foreign_keys import foreign_keys
 from tasks.store.registry import Registry, ServedModel
 from tests.integration.http_rig import Api
 from tests.integration.life import MAX_ATTEMPTS, SUCCEEDED, Life
@@ -217,3 +218,13 @@ def test_the_embedded_one_is_bounded_and_evicts_nothing(tmp_path: Path) -> None:
     assert told["maxmemory"] == str(700 << 20)
     assert told["maxmemory-policy"] == "noeviction"
     assert 512 << 20 <= valkey.memory_limit() <= 4 << 30
+
+
+def test_every_key_has_the_type_that_is_expected(life: Life, redis: Redis) -> None:
+    succeed(life, "r")
+    answer(life, "s", 2, Key("digest", "print"))
+    life.accept("waits")
+    assert foreign_keys(redis) == []
+    redis.delete(redis_names.record("r"))
+    redis.set(redis_names.record("r"), "of somebody else")
+    assert life.store.forget_oldest(0) == 2

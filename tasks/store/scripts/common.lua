@@ -7,19 +7,22 @@ local function is_error(reply) return type(reply) == 'table' and reply.err ~= ni
 
 local function is_foreign(reply) return is_error(reply) and string.find(reply.err, 'WRONGTYPE', 1, true) ~= nil end
 
--- Fields of a request's record; none if a key of another type has its name.
-local function fields_of(id, ...)
-  local reply = redis.pcall('HMGET', P .. 'request:' .. id, ...)
+-- What a command finds; nothing if a key of another type has the name.
+local function found_by(...)
+  local reply = redis.pcall(...)
   if is_foreign(reply) then return {} end
   if is_error(reply) then error(reply) end
   return reply
 end
 
+-- Fields of a request's record; none if a key of another type has its name.
+local function fields_of(id, ...) return found_by('HMGET', record_of(id), ...) end
+
 -- Move the times of everything that is not over, but not beyond t.
 local function shift_times(seconds, t)
   local function moved(time) return string.format('%.6f', math.min(tonumber(time) + seconds, t)) end
   local fields = { 'created', 'claimed', 'first' }
-  for _, id in ipairs(redis.call('ZRANGE', P .. 'active', 0, -1)) do
+  for _, id in ipairs(found_by('ZRANGE', P .. 'active', 0, -1)) do
     local r = fields_of(id, unpack(fields))
     for i, field in ipairs(fields) do
       if r[i] then redis.call('HSET', record_of(id), field, moved(r[i])) end
@@ -27,10 +30,10 @@ local function shift_times(seconds, t)
     if r[1] then redis.call('ZADD', P .. 'deadlines', 'XX', 'INCR', moved(r[1]) - tonumber(r[1]), id) end
   end
   for _, index in ipairs({ 'active', 'running', 'leases' }) do
-    local found = redis.call('ZRANGE', P .. index, 0, -1, 'WITHSCORES')
+    local found = found_by('ZRANGE', P .. index, 0, -1, 'WITHSCORES')
     for i = 1, #found, 2 do redis.call('ZADD', P .. index, moved(found[i + 1]), found[i]) end
   end
-  for _, model in ipairs(redis.call('HKEYS', P .. 'models')) do redis.call('DEL', P .. 'claims:' .. model) end
+  for _, model in ipairs(found_by('HKEYS', P .. 'models')) do redis.call('DEL', P .. 'claims:' .. model) end
 end
 
 -- Redis's time in seconds. Scripts ask for it every second while the service lives. So a longer step means that
@@ -159,7 +162,6 @@ local function settle(id, state, end_json, itl_json, ttl)
   local t, key = now(), record_of(id)
   local r = redis.call('HMGET', key, 'created', 'model', 'name', 'child', 'outline', 'bytes')
   redis.call('HSET', key, 'state', state, 'finished', string.format('%.6f', t))
-  slim(id, r[5], r[6])
   redis.call('EXPIRE', key, ttl)
   redis.call('EXPIRE', log_of(id), ttl)
   redis.call('ZREM', P .. 'running', id)
@@ -167,6 +169,7 @@ local function settle(id, state, end_json, itl_json, ttl)
   redis.call('ZREM', P .. 'active', id)
   -- An expired request was never generated, so the client may send it again.
   keep_name(id, r[3], state == 'expired' and 0 or ttl)
+  slim(id, r[5], r[6])
   local e2e = (t - tonumber(r[1])) * 1000
   redis.call('LPUSH', P .. 'outcomes',
     '{"id":"' .. id .. '","model":' .. cjson.encode(r[2]) .. ',"e2e_ms":' .. string.format('%.3f', e2e)

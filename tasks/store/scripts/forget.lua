@@ -10,7 +10,7 @@ for _ = 1, tonumber(ARGV[2]) do
   redis.call('LPOP', P .. 'results')
   redis.call('DECRBY', P .. 'results_bytes', size)
   if is_kept then
-    keep_name(id, redis.call('HGET', record_of(id), 'name'), 0)
+    keep_name(id, fields_of(id, 'name')[1], 0)
     redis.call('UNLINK', record_of(id), log_of(id))
     num_forgotten = num_forgotten + 1
   end
