@@ -134,19 +134,24 @@ def publisher(valkey: Refusing) -> Celery:
     return create_app(BrokerSettings(redis_url=valkey.admin_url, model_name="m", queue_limit=1000))
 
 
+@pytest.fixture(scope="module")
+def other() -> Iterator[Refusing]:
+    """A Valkey from which no worker of another test takes messages."""
+    with refusing() as made:
+        yield made
+
+
 @pytest.mark.parametrize("name", [*WAYS, "full"])
-def test_a_starting_worker_waits_and_goes_on(name: str, valkey: Refusing, tmp_path: Path) -> None:
+def test_a_starting_worker_waits_and_goes_on(name: str, other: Refusing, tmp_path: Path) -> None:
     kind, refuse = ("full", Refusing.full) if name == "full" else WAYS[name]
-    valkey.redis.flushall()
+    other.redis.flushall()
     port, log = free_port(), tmp_path / "log"
-    with publisher(valkey) as app:  # a message to take
+    with publisher(other) as app:  # a message to take
         app.send_task("say", args=["early"], task_id="early", queue=QUEUE)
     with ExitStack() as stack:
         refusal = stack.enter_context(ExitStack())
-        refusal.enter_context(refuse(valkey))
-        late_worker = starting_worker(
-            valkey.url, valkey.redis, log, "-n", "late@%h", **settings(valkey, port)
-        )
+        refusal.enter_context(refuse(other))
+        late_worker = starting_worker(other.url, other.redis, log, "-n", "late@%h", **settings(other, port))
         rig = stack.enter_context(late_worker)
         late = Watched(rig, port)
         wait_until(lambda: kind in late.kinds(), timeout=PATIENCE_S)
