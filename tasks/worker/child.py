@@ -322,5 +322,5 @@ def _card(settings: WorkerSettings, model: Model, share: Share) -> Child:
         slots=share.slots,
         index=share.index,
         kernels=str(model.kernels),
-        fingerprint=fingerprint(model, n_ctx),
+        fingerprint=fingerprint(model, n_ctx, share.chat_template),
     )

@@ -68,9 +68,11 @@ def test_the_last_one_stays_while_no_child_is_there() -> None:
     assert catalog.slots("m") == 0
 
 
-def computed(path: Path, kernels: KernelSet | None = KERNELS, n_ctx: int = 512) -> str:
+def computed(
+    path: Path, kernels: KernelSet | None = KERNELS, n_ctx: int = 512, template: str | None = None
+) -> str:
     model = SimpleNamespace(file_digest=fingerprints.file_digest(path), kernels=kernels)
-    return fingerprints.fingerprint(cast(Any, model), n_ctx)
+    return fingerprints.fingerprint(cast(Any, model), n_ctx, template)
 
 
 def test_what_computes_alike_has_the_same_and_nothing_else(tmp_path: Path) -> None:
@@ -82,7 +84,11 @@ def test_what_computes_alike_has_the_same_and_nothing_else(tmp_path: Path) -> No
         path.write_bytes(content)
     one, same, *others = map(computed, paths)
     assert one == same == computed(paths[0], replace(KERNELS, threads=1))
-    others += [computed(paths[0], replace(KERNELS, repacks=False)), computed(paths[0], n_ctx=1024)]
+    others += [
+        computed(paths[0], replace(KERNELS, repacks=False)),
+        computed(paths[0], n_ctx=1024),
+        computed(paths[0], template="t"),
+    ]
     others += [computed(paths[0], replace(KERNELS, variant="icelake")), computed(paths[0], None)]
     assert len({one, *others}) == 1 + len(others)
     assert one.startswith("fp_")
