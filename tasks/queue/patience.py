@@ -32,7 +32,6 @@ class Patience:
         self._board.note(self._who, error)
 
     def over(self) -> None:
-        """Note a success; cheap without a failure before."""
-        if self._failures:
-            self._failures = 0
-            self._board.over(self._who)
+        """Note a success; cheap without a failure before, whichever channel it was noted by."""
+        self._failures = 0
+        self._board.over(self._who)

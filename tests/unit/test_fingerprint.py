@@ -84,7 +84,11 @@ def test_what_computes_alike_has_the_same_and_nothing_else(tmp_path: Path) -> No
         path.write_bytes(content)
     one, same, *others = map(computed, paths)
     assert one == same == computed(paths[0], replace(KERNELS, threads=1))
-    others += [computed(paths[0], replace(KERNELS, repacks=False)), computed(paths[0], n_ctx=1024)]
+    others += [
+        computed(paths[0], replace(KERNELS, repacks=False)),
+        computed(paths[0], n_ctx=1024),
+        computed(paths[0], template="t"),
+    ]
     others += [computed(paths[0], replace(KERNELS, variant="icelake")), computed(paths[0], None)]
     others += [computed(paths[0], template="{{ messages }}")]
     assert len({one, *others}) == 1 + len(others)

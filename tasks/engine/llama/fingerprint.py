@@ -1,6 +1,6 @@
 """What decides which tokens the same request and seed give, as one short word.
 
-The same in every process that computes alike: same model file, chat template, llama.cpp, kernels and context.
+The same in every process that computes alike: same model file, llama.cpp, kernels, context and template.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ def file_digest(path: Path) -> str:
 def fingerprint(model: Model, n_ctx: int, template: str | None = None) -> str:
     """The fingerprint of answers by ``model`` with contexts of ``n_ctx`` tokens.
 
-    ``template``: the chat template's text if it isn't the model's own.
+    ``template``: the chat template's text; ``None``: the model's own, which is in its file.
     """
     kernels = model.kernels
     # Not the number of threads: a child changes it while it runs.
     way = "" if kernels is None else f"{kernels.variant} {kernels.repacks}"
-    facts = f"{model.file_digest}\n{ll.__version__}\n{way}\n{n_ctx}" + (
-        "" if template is None else f"\n{template}"
-    )
+    facts = f"{model.file_digest}\n{ll.__version__}\n{way}\n{n_ctx}\n{template or ''}"
     return f"fp_{blake2b(facts.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
