@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,17 @@ def served(disk: SmallDisk, model_path: Path) -> Iterator[Served]:
     try:
         yield served.wait_ready()
     finally:
+        tell(served)  # shown if the test fails
         served.end()
+
+
+def tell(served: Served) -> None:
+    """Print what the service says of itself; its logs vanish with the disk."""
+    with suppress(httpx.TransportError):
+        print(httpx.get(f"{served.url}/readyz").text)
+    for log in sorted(SmallDisk(served.state).seen_by(served.process.pid).glob("logs/*.log")):
+        print(log.name, *log.read_text(errors="replace").splitlines()[-15:], sep="\n")
+    print(served.output.read_text())
 
 
 def post(served: Served, tokens: int = 1) -> httpx.Response:

@@ -9,6 +9,7 @@ import pty
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import tomllib
 from collections.abc import Callable
@@ -80,19 +81,16 @@ def test_serve_leaves_nothing_when_its_keeper_is_killed_first(start_service: Sta
     assert again.end() == 0
 
 
-def test_a_state_with_a_long_path_works(
-    start_service: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_state_with_a_long_path_works(start_service: Start, monkeypatch: pytest.MonkeyPatch):
     """A Unix socket's path has 107 bytes at most."""
-    runtime = tmp_path / "run"
-    runtime.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    served = start_service(name="/".join(["quite-a-long-name"] * 7)).wait_ready()
-    [place] = runtime.iterdir()
-    assert place.stat().st_mode & 0o777 == 0o700
-    assert f"Starting Valkey on {place / 'valkey.sock'}" in served.output.read_text()
-    assert ask(served)
-    assert served.end() == 0
+    with tempfile.TemporaryDirectory(prefix="r-") as runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        served = start_service(name="/".join(["quite-a-long-name"] * 7)).wait_ready()
+        [place] = Path(runtime).iterdir()
+        assert place.stat().st_mode & 0o777 == 0o700
+        assert f"Starting Valkey on {place / 'valkey.sock'}" in served.output.read_text()
+        assert ask(served)
+        assert served.end() == 0
 
 
 def test_a_second_service_on_one_state_or_port_says_so(start_service: Start):
