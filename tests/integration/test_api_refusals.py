@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.contract import redis_names
+from tests.chaos.forms import SILENCES
 from tests.chaos.proxy import Proxy, Way
 from tests.integration.http_rig import Api, ScriptedWorker
 from tests.integration.refusing import Refusing, refusing
@@ -126,10 +127,7 @@ def test_workers_troubles_are_told(api: Api, scripted: ScriptedWorker) -> None:
 # ---- silence ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "ways", [tuple(Way), (Way.TO_SERVER,), (Way.TO_CLIENT,)], ids=["both", "there", "back"]
-)
-@pytest.mark.parametrize("silence_s", [3, 8])
+@pytest.mark.parametrize(("ways", "silence_s"), SILENCES)
 def test_an_api_goes_on_after_a_silence(
     ways: tuple[Way, ...], silence_s: int, valkey: Refusing, scripted: ScriptedWorker, tmp_path: Path
 ) -> None:
@@ -151,6 +149,7 @@ def test_an_api_goes_on_after_a_silence(
         proxy.close()
 
 
+@pytest.mark.chaos
 def test_an_api_goes_on_after_the_silence_of_each_connection(
     valkey: Refusing, scripted: ScriptedWorker, tmp_path: Path
 ) -> None:

@@ -17,6 +17,10 @@ pytestmark = pytest.mark.integration
 FILL = 'cd "$0"; cat /dev/zero >ballast 2>/dev/null; dd if=/dev/zero bs=1 >>ballast 2>/dev/null; exec "$@"'
 
 
+#: The code under test, which a command started elsewhere has to find.
+ROOT = Path(__file__).parents[2]
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> SmallDisk:
     folder = tmp_path / "disk"
@@ -33,7 +37,7 @@ def run(disk: SmallDisk, *command: str, before: str = "true") -> subprocess.Comp
         [*disk.prefix, "sh", "-c", prepared, str(disk.folder), *command],
         capture_output=True,
         text=True,
-        env=clean_environment(),
+        env={**clean_environment(), "PYTHONPATH": str(ROOT)},
         check=False,
     )
 

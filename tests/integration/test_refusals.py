@@ -25,6 +25,8 @@ pytestmark = pytest.mark.integration
 PATIENCE_S = 15.0
 #: What is not refused to a worker that runs already.
 AT_START = ("a foreign binding", "no channels")
+#: What is refused to a starting worker in the short form.
+SHORT = ("a foreign binding", "no channels", "full")
 
 
 @dataclass
@@ -141,7 +143,9 @@ def other() -> Iterator[Refusing]:
         yield made
 
 
-@pytest.mark.parametrize("name", [*WAYS, "full"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[] if each in SHORT else pytest.mark.chaos) for each in (*WAYS, "full")]
+)
 def test_a_starting_worker_waits_and_goes_on(name: str, other: Refusing, tmp_path: Path) -> None:
     kind, refuse = ("full", Refusing.full) if name == "full" else WAYS[name]
     other.redis.flushall()

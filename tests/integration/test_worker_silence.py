@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.chaos.forms import SILENCES
 from tests.chaos.proxy import Proxy, Way
 from tests.integration.refusing import Refusing, refusing
 from tests.integration.rig import SLOTS, WORKERS, Rig, worker
@@ -54,10 +55,7 @@ def silenced(valkey: Refusing, tmp_path_factory: pytest.TempPathFactory) -> Iter
     proxy.close()
 
 
-@pytest.mark.parametrize(
-    "ways", [tuple(Way), (Way.TO_SERVER,), (Way.TO_CLIENT,)], ids=["both", "there", "back"]
-)
-@pytest.mark.parametrize("silence_s", [3, 8])
+@pytest.mark.parametrize(("ways", "silence_s"), SILENCES)
 def test_a_worker_goes_on_after_a_silence(ways: tuple[Way, ...], silence_s: int, silenced: Silenced) -> None:
     rig, held = silenced.rig, f"held-{len(ways)}-{ways[0].name}-{silence_s}"
     rig.hold(held)
@@ -69,6 +67,7 @@ def test_a_worker_goes_on_after_a_silence(ways: tuple[Way, ...], silence_s: int,
     print(f"after {silence_s} s of silence: {silenced.recovery_s():.1f} s")
 
 
+@pytest.mark.chaos
 def test_a_worker_goes_on_after_the_silence_of_each_connection(silenced: Silenced) -> None:
     for port in silenced.proxy.ports:
         silenced.proxy.swallow(only=[port])
