@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from redis import Redis, RedisError
@@ -32,18 +33,23 @@ class SentinelCluster(Cluster):
 
     def is_ready(self) -> bool:
         """Whether the primary is there, every child is registered, and every API takes requests."""
-        return self._answers() and super().is_ready()
+        return self._without_error(super().is_ready)
 
     def _answers(self) -> bool:
+        return self._without_error(self.redis.ping)
+
+    @staticmethod
+    def _without_error(ask: Callable[[], object]) -> bool:
+        """What Valkey's clients say; no while they look for the new primary."""
         try:
-            return bool(self.redis.ping())
+            return bool(ask())
         except RedisError:
             return False
 
     def promoted(self) -> bool:
         """Whether the replica has become the primary."""
         with Redis.from_url(self.url_by("127.0.0.1", self._replica_port)) as replica:
-            return bool(replica.role()[0] == b"master")
+            return self._without_error(lambda: replica.role()[0] == b"master")
 
     def close(self) -> None:
         """End every process at once."""
