@@ -103,7 +103,7 @@ def test_refusals_under_load(num_refusals: int, cluster: Cluster, judge: Judge, 
 def test_a_key_of_another_type_under_load(key: str, cluster: Cluster, judge: Judge) -> None:
     """What the key had is lost, but no process ends, and requests are answered again once it is gone."""
     with busy(Mix(cluster).draw, 8):
-        wait_until(cluster.running, timeout=60)
+        wait_until(lambda: cluster.running() and cluster.redis.exists(key), timeout=60)
         cluster.redis.rename(key, f"test:{key}")
         cluster.redis.set(key, "not ours")
         time.sleep(2)  # how long it is there

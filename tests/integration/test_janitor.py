@@ -54,6 +54,18 @@ def test_message_that_somebody_deleted_is_queued_again(life: Life) -> None:
     assert sorted(life.waiting()) == ["a", "b"]
 
 
+def test_what_runs_no_more_is_no_longer_counted(life: Life) -> None:
+    """A script that Redis refused in its middle leaves such an entry."""
+    life.run("r")
+    for index in (redis_names.RUNNING, redis_names.ACTIVE, redis_names.DEADLINES):
+        life.redis.zadd(index, {"over": 0})
+    life.redis.zadd(redis_names.RUNNING, {"r": 0})
+    life.janitor.tidy()
+    assert life.redis.zrange(redis_names.RUNNING, 0, -1) == [b"r"]
+    assert life.redis.zscore(redis_names.ACTIVE, "over") is None
+    assert life.redis.zscore(redis_names.DEADLINES, "over") is None
+
+
 def test_old_attempt_of_a_lost_request_may_not_write(life: Life) -> None:
     taken, claim = life.run("r")
     life.acknowledge(taken)

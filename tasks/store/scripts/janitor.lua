@@ -48,11 +48,16 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'active', '-inf', t - tonum
   local r = fields_of(id, 'state', 'tag', 'list', 'message', 'seq')
   if r[1] ~= 'queued' and r[1] ~= 'running' then
     redis.call('ZREM', P .. 'active', id)
+    redis.call('ZREM', P .. 'deadlines', id)
   else
     redis.call('ZADD', P .. 'active', t, id)
     if is_lost(r[2], r[3], r[4]) then
       if count_loss(id, r[5]) > tonumber(ARGV[4]) then give_up(id) else rescue(id, r[2], r[3], r[4]) end
     end
   end
+end
+-- A script that Redis refused in its middle may have left a request here that runs no more.
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'running', '-inf', t - tonumber(ARGV[2]), 'LIMIT', 0, ARGV[3])) do
+  if fields_of(id, 'state')[1] ~= 'running' then redis.call('ZREM', P .. 'running', id) end
 end
 return { found, ended }
