@@ -72,7 +72,7 @@ class App(Celery):  # type: ignore[misc]
         return RequestStore(connect(self.settings.redis_url), self.settings.result_ttl)
 
     def _foreign_keys(self) -> list[str]:
-        return foreign_keys(connect(self.settings.redis_url))
+        return foreign_keys(self.request_store.redis)
 
     def _tell_children(self, text: str) -> None:
         self.parents_troubles.write(text.encode()[:MAX_TOLD])

@@ -21,10 +21,10 @@ SPREAD = 0.25
 
 
 @dataclass(slots=True)
-class _Line:
-    """The refused clients of a model, as if they stood in a line; times are monotonic seconds.
+class _Refused:
+    """The refused clients of a model, who find places one after another; times are monotonic seconds.
 
-    ``last`` is when the last of them finds a place; ``interval_s`` is measured again after ``until``.
+    ``last`` is when the last of them does; ``interval_s`` is measured again after ``until``.
     """
 
     last: float = 0.0
@@ -50,7 +50,7 @@ class RetryTimes:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._measure, self._share, self._clock, self._draw = measure, share, clock, draw
-        self._lines: dict[str, _Line] = {}
+        self._refused: dict[str, _Refused] = {}
 
     def next_s(self, model: str, ahead: int = 0) -> int:
         """Whole seconds, from 1 to :data:`MAX_S`, until there may be a place for one more client.
@@ -58,18 +58,18 @@ class RetryTimes:
         ``ahead`` clients wait in this process for a place already. Never fails: while Redis is away, the last
         measured rate counts.
         """
-        line, now = self._lines.setdefault(model, _Line()), self._clock()
-        interval_s = self._interval_s(model, line, now)
-        line.last = max(line.last, now + ahead * interval_s) + interval_s
-        if line.last > now + MAX_S:  # the line is too long: let the rest come at any time in its second half
-            line.last = now + MAX_S
+        refused, now = self._refused.setdefault(model, _Refused()), self._clock()
+        interval_s = self._interval_s(model, refused, now)
+        refused.last = max(refused.last, now + ahead * interval_s) + interval_s
+        if refused.last > now + MAX_S:  # too many: let the rest come at any time in the second half
+            refused.last = now + MAX_S
             return math.ceil(MAX_S * (1 - self._draw() / 2))
         spread = 1 + SPREAD * (2 * self._draw() - 1)
-        return min(MAX_S, max(1, math.ceil((line.last - now) * spread)))
+        return min(MAX_S, max(1, math.ceil((refused.last - now) * spread)))
 
-    def _interval_s(self, model: str, line: _Line, now: float) -> float:
-        if now >= line.until:
-            line.until = now + MEASURED_S  # before it is measured: the others go on with the last one
+    def _interval_s(self, model: str, refused: _Refused, now: float) -> float:
+        if now >= refused.until:
+            refused.until = now + MEASURED_S  # before it is measured: the others go on with the last one
             with suppress(RedisError):
-                line.interval_s = self._measure(model) or UNKNOWN_S
-        return line.interval_s * self._share
+                refused.interval_s = self._measure(model) or UNKNOWN_S
+        return refused.interval_s * self._share

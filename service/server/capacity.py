@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Open files that are no connections of clients: Redis (64 commands at once, one subscription), the listening
-#: socket, the metrics' files, logs, and what the interpreter and the tracing libraries open now and then.
+#: socket, logs, and what the interpreter and the tracing libraries open now and then.
 RESERVE = 112
 #: Connections beyond the most that are taken only to be told so.
 SPARE = 16

@@ -35,12 +35,13 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from tasks.contract import versions
-from tasks.contract.redis_names import DEAD_LETTERS, PREFIX
+from tasks.contract.redis_names import DEAD_LETTERS, bell
 from tasks.contract.tolerant import warn_once
 from tasks.queue.errors import QueueFull
 from tasks.queue.leases import QoS, request_id
 from tasks.queue.patience import Patience
 from tasks.store.board import Board
+from tasks.store.connect import for_kind
 from tasks.store.requests import script_source
 from tasks.store.troubles import Kind, kind_of
 
@@ -51,8 +52,6 @@ logger = logging.getLogger(__name__)
 
 #: Only these queues are capped.
 QUEUE_PREFIX = "inference."
-#: Prefix of the lists ("bells") that hold a token when a queue may have messages.
-BELL_PREFIX = PREFIX + "bell:"
 #: Pauses in seconds between attempts to connect again.
 RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
 
@@ -221,7 +220,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             return
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
-        bells = [BELL_PREFIX + queue for queue in self.active_queues]
+        bells = [bell(queue) for queue in self.active_queues]
         connection.send_command("BRPOP", *bells, timeout or self.brpop_timeout)
 
     def close(self) -> None:
@@ -323,9 +322,9 @@ class SocketChannel(Channel):
     socket_path: str
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
-        params = super()._connparams(asynchronous)
-        tcp = ("host", "port", "socket_keepalive", "socket_keepalive_options")
-        return {**{n: v for n, v in params.items() if n not in tcp}, "path": self.socket_path}
+        params = for_kind("unix", super()._connparams(asynchronous))
+        del params["host"], params["port"]
+        return {**params, "path": self.socket_path}
 
 
 class SentinelChannel(Channel, kombu_redis.SentinelChannel):  # type: ignore[misc]

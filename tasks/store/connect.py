@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from redis import Connection, Redis, SSLConnection, UnixDomainSocketConnection, exceptions
 from redis.sentinel import Sentinel
 
-from tasks.contract.redis_place import RedisPlace
+from tasks.contract.redis_place import Kind, RedisPlace
 from tasks.store.pool import Pool
 
 #: Seconds to wait for Redis's answer to a command, and for a connection to it.
@@ -82,14 +82,17 @@ def connect(redis_url: str, max_connections: int = 32, free_timeout_s: float = 2
         return _by_sentinel(place, options)
     bounds = {"max_connections": max_connections, "timeout": free_timeout_s}
     pool = Pool(  # type: ignore[no-untyped-call]
-        connection_class=_CONNECTIONS[place.kind], **_address(place), **bounds, **for_kind(place, options)
+        connection_class=_CONNECTIONS[place.kind],
+        **_address(place),
+        **bounds,
+        **for_kind(place.kind, options),
     )
     return Redis(connection_pool=pool)
 
 
-def for_kind(place: RedisPlace, options: dict[str, Any]) -> dict[str, Any]:
+def for_kind(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:
     """The ``options`` that a connection of this kind takes: a Unix socket knows no keep-alive."""
-    is_unix = place.kind == "unix"
+    is_unix = kind == "unix"
     return {n: v for n, v in options.items() if not (is_unix and n.startswith("socket_keepalive"))}
 
 

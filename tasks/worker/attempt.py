@@ -25,6 +25,7 @@ class Attempt:
         first_seq: number of the last event before this attempt.
         owner: whose request it is (:attr:`tasks.store.requests.Record.owner`).
         seq: number of the last event.
+        told_at: when Redis last said that this attempt goes on (monotonic, s).
         proven: set once it has delivered something, or is over.
         over: set when nothing more is to be delivered: the request has ended, or, if ``is_handed_back``,
             continues elsewhere.
@@ -45,6 +46,7 @@ class Attempt:
     num_delivered: int = 0
     claimed_at: float = field(default_factory=monotonic, compare=False)
     submitted_at: float = 0.0
+    told_at: float = field(default_factory=monotonic, compare=False)
     proven: Flag = field(default_factory=Flag, compare=False)
     over: Flag = field(default_factory=Flag, compare=False)
     is_handed_back: bool = False

@@ -25,8 +25,9 @@ _DELIVERING = "Delivering tokens"
 #: A request that is not streamed is written after so many tokens or seconds, whichever comes first.
 SELDOM_TOKENS = 64
 SELDOM_S = 0.5
-#: Seconds between two questions whether attempts are still wanted that wrote nothing meanwhile. Waiting for a
-#: slot, for another's prefix or for a turn in prefill, an attempt gives nothing to write, but it may be over.
+#: Seconds after which Redis is asked whether an attempt that wrote nothing meanwhile is still wanted. Waiting
+#: for a slot, for another's prefix or for a turn in prefill, an attempt gives nothing to write, but it may be
+#: over. Those that wrote nothing for half as long are asked for in the same round trip.
 ASK_S = 0.05
 #: A token waits for the next step's tokens no longer than so many intervals between writes.
 MAX_INTERVALS = 2
@@ -82,7 +83,7 @@ class Deliverer:
         its troubles with Redis are noted.
         """
         self._store = store
-        self._interval_s, self._written_at, self._asked_at = interval_s, 0.0, 0.0
+        self._interval_s, self._written_at = interval_s, 0.0
         self._on_append, self._board = on_append, board or Board()
         self._stop: Callable[[str], None] = lambda _key: None
         self._steps: SimpleQueue[list[Delta] | None] = SimpleQueue()
@@ -138,9 +139,10 @@ class Deliverer:
 
     def _patience_s(self) -> float | None:
         """How many seconds to wait for the next step, until waiting tokens are written or Redis is asked."""
-        if not self._attempts:
+        told_at = self._longest_silence()
+        if told_at is None:
             return None
-        until = self._asked_at + ASK_S
+        until = told_at + ASK_S
         if self._pending and self._interval_s:
             until = min(until, self._written_at + MAX_INTERVALS * self._interval_s)
         return max(0.0, until - monotonic())
@@ -150,7 +152,12 @@ class Deliverer:
         return is_time or any(pending.is_urgent for pending in self._pending.values())
 
     def _must_ask(self, now: float) -> bool:
-        return now - self._asked_at >= ASK_S
+        told_at = self._longest_silence()
+        return told_at is not None and now - told_at >= ASK_S
+
+    def _longest_silence(self) -> float | None:
+        """When Redis last said something of the attempt that it said nothing of for the longest time."""
+        return min((attempt.told_at for attempt in list(self._attempts.values())), default=None)
 
     def _collect(self, deltas: Iterable[Delta]) -> None:
         now = monotonic()
@@ -172,13 +179,11 @@ class Deliverer:
         is_writing, is_asking = is_last or self._must_write(now), self._must_ask(now)
         if is_writing and self._pending:
             self._written_at = now
-        if is_asking:
-            self._asked_at = now
         for attempt in list(self._attempts.values()):
             pending = self._pending.get(attempt.key)
             if pending is not None and (is_last or (is_writing and pending.is_due(now))):
                 yield attempt, _news(pending)
-            elif is_asking:
+            elif is_asking and now - attempt.told_at >= ASK_S / 2:
                 yield attempt, Append(attempt.id, attempt.number, attempt.seq + 1, fence=attempt.fence)
 
     def _append(self, items: list[Append]) -> list[bool]:
@@ -204,7 +209,9 @@ class Deliverer:
             # In this order: a thread that submits the job afterwards sees that the attempt is over.
             attempt.stop()
             self._stop(attempt.key)
-        elif not item.is_silent:
+            return
+        attempt.told_at = monotonic()
+        if not item.is_silent:
             pending = self._pending.pop(attempt.key)
             attempt.seq, attempt.end, attempt.ending = item.seq, item.end, pending.ending
             attempt.proven.set()

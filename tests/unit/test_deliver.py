@@ -153,6 +153,28 @@ def test_an_attempt_whose_tokens_are_held_back_is_asked_for_too():
     assert store.written.empty()
 
 
+def test_only_those_that_were_silent_for_long_are_asked_for():
+    store = FakeStore()
+    with delivering(store, NEVER_S) as (deliverer, run):
+        deliverer.put(token(run, 1))
+        assert store.next().tokens == (1,)
+        run.told_at += NEVER_S  # Redis has just said that it goes on
+        deliverer.add(attempt("silent"))
+        while store.asked.get(timeout=PATIENCE_S) != ["silent"]:
+            pass  # the first question may have come before
+        assert [store.asked.get(timeout=PATIENCE_S) for _ in range(3)] == [["silent"]] * 3
+
+
+def test_a_write_counts_as_a_question():
+    store = FakeStore()
+    with delivering(store, 0.0) as (deliverer, run):
+        run.told_at = claimed = run.told_at + NEVER_S
+        deliverer.put(token(run, 1))
+        assert store.next().tokens == (1,)
+        assert store.asked.get(timeout=PATIENCE_S) == ["r"]  # it was told now, which is earlier
+        assert run.told_at < claimed
+
+
 def test_nobody_is_asked_while_there_is_no_attempt():
     store = FakeStore()
     with delivering(store, 0.0) as (deliverer, run):

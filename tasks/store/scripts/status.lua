@@ -18,8 +18,8 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'running', 0, -1)) do
 end
 local recent, owners = redis.call('LRANGE', P .. 'recent', 0, -1), {}
 for _, finished in ipairs(recent) do
-  local key = record_of(string.match(finished, '"id": ?"([^"]*)"') or '')
-  table.insert(owners, redis.call('EXISTS', key) == 0 and '-' or redis.call('HGET', key, 'owner') or '')
+  local r = fields_of(string.match(finished, '"id": ?"([^"]*)"') or '', 'state', 'owner')
+  table.insert(owners, not r[1] and '-' or r[2] or '')
 end
 return { string.format('%.3f', now()), models, waiting, children, running, redis.call('HGETALL', P .. 'totals'),
   recent, owners }
